@@ -1,0 +1,162 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/revfence/revfence/internal/view"
+)
+
+// Lock waits its turn for name and returns the held lock.
+//
+// Goroutines of one Locker take turns first come, first served, and one of
+// them at a time stands in etcd's queue, which is served in the order in which
+// places were taken. A waiter whose place is lost (its lease or its key was
+// removed) queues again at the tail at once. Trouble with etcd that may pass is
+// waited out until ctx ends.
+//
+// ctx bounds the acquisition, not the hold. If ctx is done already, Lock
+// returns without asking etcd. On any error the lock is not held, and the
+// request is withdrawn in the background; if that cannot be confirmed, it ends
+// with its lease within the TTL, until when it may hold up other waiters.
+//
+// The error matches, under errors.Is:
+//
+//   - ctx's error, joined with the last one from etcd if there was one;
+//   - ErrClosed, after Close, or when the client was closed;
+//   - ErrReentrant, if ctx carries a live hold of name;
+//   - ErrForeignKey, if a key that no lock made blocks the name;
+//   - ErrRevisionRegressed, if etcd's revisions went backwards;
+//   - ErrLost, if a fence given with WithFences knows a higher token.
+//
+// Other errors are etcd's own (permission denied, no space) or a fence's.
+//
+// A nil error means that the lock was held when etcd answered, and was then
+// trusted for at least a third of its TTL. It does not mean that it still is:
+// give the token to every write that the lock protects.
+func (l *Locker) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
+	return l.acquire(ctx, name, opts, true)
+}
+
+// TryLock returns the held lock if name is free, and a *LockedError, which
+// matches ErrLocked, at once if it is not.
+//
+// For a taken name it reads once and writes nothing. Otherwise, and in all
+// errors, it is like Lock, except that it does not wait out trouble with etcd.
+func (l *Locker) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
+	return l.acquire(ctx, name, opts, false)
+}
+
+// acquire runs attempts until one succeeds or fails for good.
+func (l *Locker) acquire(ctx context.Context, name string, opts []LockOption, wait bool) (k *Lock, err error) {
+	if err := checkName(name); err != nil {
+		return nil, err
+	}
+	conf, err := newLockConfig(l.ttl, opts)
+	if err != nil {
+		return nil, err
+	}
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("etcdlock: lock %q not asked for: %w", name, context.Cause(ctx))
+	}
+	if !l.begin() {
+		return nil, ErrClosed
+	}
+	defer l.end()
+	asked := l.clock.Now()
+	defer func() {
+		if err != nil {
+			l.observe(Event{Kind: EventFailed, Name: name, Elapsed: l.clock.Now().Since(asked), Err: err})
+		}
+	}()
+	user := ctx
+	ctx, cancel := context.WithCancelCause(user)
+	defer cancel(nil)
+	defer context.AfterFunc(l.open, func() { cancel(ErrClosed) })()
+	defer context.AfterFunc(l.client.Ctx(), func() { cancel(ErrClosed) })()
+
+	if err := l.reentrant(ctx, name); err != nil {
+		return nil, failed(ctx, name, err, nil)
+	}
+	if err := l.takeTurn(ctx, name, wait); err != nil {
+		return nil, failed(ctx, name, err, nil)
+	}
+	var pause view.Backoff
+	var last error // what etcd last said, for a ctx that ends in the wait for it
+	for lostPlace := false; ; {
+		a := &attempt{locker: l, name: name, conf: conf, user: user, asked: asked}
+		k, err := a.run(ctx, wait)
+		if err == nil {
+			return k, nil
+		}
+		lost := errors.Is(err, view.ErrPlaceLost)
+		again := lost || wait && view.Transient(err)
+		if !again || ctx.Err() != nil {
+			l.turns.pass(name)
+			return nil, failed(ctx, name, err, last)
+		}
+		last = err
+		l.log.Debug("queueing again", zap.String("lock", name), zap.Error(err))
+		if lost && !lostPlace {
+			lostPlace = true
+			continue // at once, but not in a tight loop
+		}
+		if lostPlace = false; !pause.Wait(ctx) {
+			l.turns.pass(name)
+			return nil, failed(ctx, name, err, last)
+		}
+	}
+}
+
+// failed is what an acquisition under ctx returns when err ended it.
+func failed(ctx context.Context, name string, err, last error) error {
+	switch cause := context.Cause(ctx); {
+	case ctx.Err() == nil:
+		return err
+	case errors.Is(cause, ErrClosed):
+		return ErrClosed
+	case last == nil:
+		return fmt.Errorf("etcdlock: lock %q not acquired: %w", name, cause)
+	default:
+		return fmt.Errorf("etcdlock: lock %q not acquired: %w (before that: %w)", name, cause, last)
+	}
+}
+
+// takeTurn waits for the name's turn in this process.
+func (l *Locker) takeTurn(ctx context.Context, name string, wait bool) error {
+	if wait {
+		return l.turns.take(ctx, name)
+	}
+	if l.turns.try(name) {
+		return nil
+	}
+	// Somebody in this process has the lock, or waits for whoever has.
+	if err := l.look(ctx, name); err != nil {
+		return err
+	}
+	return &LockedError{Name: name, Holder: l.identity}
+}
+
+// look returns a *LockedError if the name is taken.
+func (l *Locker) look(ctx context.Context, name string) error {
+	resp, err := l.view.Get(ctx, l.queue(name), clientv3.WithFirstCreate()...)
+	if err != nil {
+		return err
+	}
+	if len(resp.Kvs) == 0 {
+		return nil
+	}
+	return l.locked(name, resp.Kvs[0])
+}
+
+func (l *Locker) locked(name string, kv *mvccpb.KeyValue) error {
+	if err := view.Foreign(l.queue(name), kv); err != nil {
+		return err
+	}
+	return &LockedError{Name: name, Holder: string(kv.Value), Key: string(kv.Key)}
+}

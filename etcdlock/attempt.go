@@ -1,0 +1,223 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+	"go.uber.org/zap"
+
+	"github.com/revfence/revfence/fencing"
+	"github.com/revfence/revfence/internal/clock"
+	"github.com/revfence/revfence/internal/view"
+)
+
+// ownWatchAfter is for how long a place or a hold goes without a watch on its
+// own key: short ones, the most by far, pay for none.
+const ownWatchAfter = time.Second
+
+// ownReread is how often the own key is read beside its watch.
+const ownReread = 5 * time.Second
+
+// An attempt is one try to get one name on one session.
+type attempt struct {
+	view.Attempt
+	locker *Locker
+	name   string
+	conf   lockConfig
+	user   context.Context // as the caller gave it
+	asked  clock.Reading
+
+	session *session
+	cancel  context.CancelCauseFunc
+}
+
+// leaseEnded makes an attempt queue again.
+func (a *attempt) leaseEnded(Reason, error) { a.cancel(view.ErrPlaceLost) }
+
+// run tries once. Whatever it wrote for nothing is withdrawn.
+func (a *attempt) run(ctx context.Context, wait bool) (*Lock, error) {
+	l := a.locker
+	ctx, a.cancel = context.WithCancelCause(ctx)
+	defer a.cancel(nil)
+	if !wait {
+		if err := l.look(ctx, a.name); err != nil {
+			return nil, err
+		}
+	}
+	s, err := l.session(ctx, a.name, a)
+	if err != nil {
+		return nil, err
+	}
+	a.session = s
+	a.Queue, a.Lease, a.Holder = l.queue(a.name), s.lease.ID(), l.identity
+	a.Key = fmt.Sprintf("%s%x", a.Queue, int64(a.Lease))
+	if wait {
+		err = a.wait(ctx)
+	} else {
+		err = a.try(ctx)
+	}
+	if err == nil {
+		var k *Lock
+		if k, err = a.hold(ctx); err == nil {
+			return k, nil
+		}
+	}
+	gone := rpctypes.Error(err) == rpctypes.ErrLeaseNotFound
+	a.withdraw(gone)
+	if errors.Is(err, ErrRevisionRegressed) {
+		l.log.Error("etcd revision went backwards", zap.String("lock", a.name), zap.Error(err))
+		l.discard()
+	}
+	if gone || errors.Is(context.Cause(ctx), view.ErrPlaceLost) {
+		return nil, view.ErrPlaceLost
+	}
+	return nil, err
+}
+
+// wait queues, in etcd's own way.
+func (a *attempt) wait(ctx context.Context) error {
+	var own *time.Timer
+	a.Waiting = func() {
+		own = time.AfterFunc(ownWatchAfter, func() {
+			a.locker.background(func(context.Context) { a.guardPlace(ctx) })
+		})
+	}
+	m := concurrency.NewMutex(a.session.stock, strings.TrimSuffix(a.Queue, "/"))
+	err := m.Lock(view.NewContext(ctx, &a.Attempt))
+	if own != nil {
+		own.Stop()
+	}
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case a.Err != nil:
+		return a.Err
+	case errors.Is(err, concurrency.ErrSessionExpired):
+		return view.ErrPlaceLost
+	}
+	return err
+}
+
+// guardPlace ends the attempt when its own key goes.
+func (a *attempt) guardPlace(ctx context.Context) {
+	err := a.locker.view.Gone(ctx, view.Target{Key: a.Key, Rev: a.Rev, Lease: a.Lease, Every: ownReread})
+	if err == nil {
+		err = view.ErrPlaceLost
+	}
+	a.cancel(err) // after ctx ended: a no-op
+}
+
+// try takes the name if it is free.
+func (a *attempt) try(ctx context.Context) error {
+	kv, err := a.locker.view.CreateIfFree(ctx, &a.Attempt)
+	if err == nil && kv != nil {
+		err = a.locker.locked(a.name, kv)
+	}
+	return err
+}
+
+// hold makes a lock of an attempt whose key is the oldest in the queue.
+func (a *attempt) hold(ctx context.Context) (*Lock, error) {
+	l, s := a.locker, a.session
+	k := newLock(a)
+	err := k.arm(ctx, a.conf)
+	if err == nil && s.lease.Remaining() < s.lease.TTL()/3 {
+		err = view.ErrPlaceLost // too late to be of use: the answers took too long
+	}
+	if err == nil {
+		l.mu.Lock()
+		switch {
+		case ctx.Err() != nil:
+			err = context.Cause(ctx)
+		case l.closed:
+			err = ErrClosed
+		case s.over:
+			err = view.ErrPlaceLost
+		default:
+			s.names[a.name] = k
+			l.held[k] = struct{}{}
+			l.work++
+		}
+		l.mu.Unlock()
+	}
+	if err != nil {
+		k.cancel(err)
+		return nil, err
+	}
+	k.start(a.conf)
+	wait := k.since.Since(a.asked)
+	l.log.Debug("lock acquired", zap.String("lock", k.name), zap.Int64("token", int64(k.token)), zap.Duration("waited", wait))
+	l.observe(Event{Kind: EventAcquired, Name: k.name, Token: k.token, Elapsed: wait})
+	return k, nil
+}
+
+// withdraw takes back what the attempt wrote, in the background. gone says
+// that its lease is known not to exist.
+func (a *attempt) withdraw(gone bool) {
+	l, s := a.locker, a.session
+	switch {
+	case gone:
+		l.leave(s, a.name, dirty)
+	case a.Dirty:
+		l.scrub(s, a.Key)
+		l.leave(s, a.name, dirty)
+	case a.Rev == 0: // not written, or refused
+		l.leave(s, a.name, clean)
+	default:
+		l.background(func(ctx context.Context) {
+			how := clean
+			if err := l.erase(ctx, a.Key, fencing.Token(a.Rev)); err != nil {
+				how = dirty
+				l.scrub(s, a.Key)
+			}
+			l.leave(s, a.name, how)
+		})
+	}
+}
+
+// erase deletes a key if its create revision is still rev. A nil error means
+// that the key of that revision is gone.
+func (l *Locker) erase(ctx context.Context, key string, rev fencing.Token) error {
+	resp, err := l.view.Commit(ctx, []clientv3.Cmp{ownerCmp(key, rev)}, []clientv3.Op{clientv3.OpDelete(key)}, nil)
+	if resp != nil {
+		return nil
+	}
+	return err
+}
+
+// scrub deletes a key that may be there, or still come, on a lease that lives
+// on for its other locks, until that lease ends. A lease without others is
+// revoked, which does the same.
+func (l *Locker) scrub(s *session, key string) {
+	l.mu.Lock()
+	others := len(s.names) > 1
+	s.tainted = true // no new hold of the same name on this lease
+	l.mu.Unlock()
+	if !others {
+		return
+	}
+	l.background(func(ctx context.Context) {
+		ours := clientv3.Compare(clientv3.LeaseValue(key), "=", s.lease.ID())
+		for {
+			_, _ = l.view.Commit(ctx, []clientv3.Cmp{ours}, []clientv3.Op{clientv3.OpDelete(key)}, nil)
+			t := time.NewTimer(view.Jitter(time.Second))
+			select {
+			case <-t.C:
+			case <-s.lease.Done():
+				t.Stop()
+				return
+			case <-ctx.Done():
+				t.Stop()
+				return
+			}
+		}
+	})
+}

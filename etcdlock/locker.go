@@ -1,0 +1,193 @@
+package etcdlock
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/revfence/revfence/internal/lease"
+	"github.com/revfence/revfence/internal/view"
+)
+
+// A Locker takes locks for one process through one etcd client. It is safe for
+// concurrent use. Create it with New.
+type Locker struct {
+	config
+	client *clientv3.Client
+	keeper *lease.Keeper
+	view   *view.View
+	turns  turns
+
+	base context.Context // ends what runs in the background, when Close gives up
+	stop context.CancelFunc
+	open context.Context // ends acquisitions, with ErrClosed
+	shut context.CancelCauseFunc
+
+	mu     sync.Mutex
+	closed bool
+	work   int           // acquisitions in flight, locks held, background tasks
+	idle   chan struct{} // closed once closed and without work
+	room   []*session    // sessions that can take another name
+	reaper *time.Timer
+	held   map[*Lock]struct{}
+}
+
+// New returns a Locker that works through client. It starts nothing and asks
+// etcd nothing until the first lock. The client stays the caller's: close it
+// after the Locker.
+func New(client *clientv3.Client, opts ...Option) (*Locker, error) {
+	if client == nil {
+		return nil, errors.New("etcdlock: nil client")
+	}
+	if client.ActiveConnection() == nil {
+		return nil, errors.New("etcdlock: client without a connection: use one made by clientv3.New")
+	}
+	c, err := newConfig(opts)
+	if err != nil {
+		return nil, err
+	}
+	l := &Locker{
+		config: c, client: client, idle: make(chan struct{}), held: make(map[*Lock]struct{}),
+		turns: turns{names: make(map[string]*list.List)},
+	}
+	l.base, l.stop = context.WithCancel(context.Background())
+	l.open, l.shut = context.WithCancelCause(context.Background())
+	l.keeper = lease.NewKeeper(lease.Config{
+		Remote:      clientv3.RetryLeaseClient(client),
+		Endpoints:   client.Endpoints,
+		Dial:        client.Dial,
+		StaticToken: client.Token != "",
+		Clock:       c.clock,
+		Logger:      c.log,
+	})
+	l.view = view.New(l.base, client, l.keeper.View(client.Lease), zap.NewNop())
+	return l, nil
+}
+
+// queue returns the prefix of all keys of a name. Escaping makes sure that no
+// name's queue lies within another's.
+func (l *Locker) queue(name string) string { return l.prefix + url.PathEscape(name) + "/" }
+
+func checkName(name string) error {
+	if name == "" {
+		return errors.New("etcdlock: empty lock name")
+	}
+	if len(name) > maxNameLen {
+		return fmt.Errorf("etcdlock: lock name of %d bytes: at most %d are allowed", len(name), maxNameLen)
+	}
+	return nil
+}
+
+// begin counts one more piece of work, unless the Locker is closed.
+func (l *Locker) begin() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return false
+	}
+	l.work++
+	return true
+}
+
+func (l *Locker) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.endLocked()
+}
+
+func (l *Locker) endLocked() {
+	l.work--
+	if l.closed && l.work == 0 {
+		close(l.idle)
+	}
+}
+
+// background runs f, which Close waits for, unless Close is over.
+func (l *Locker) background(f func(ctx context.Context)) {
+	l.mu.Lock()
+	if l.closed && l.work == 0 {
+		l.mu.Unlock()
+		return
+	}
+	l.work++
+	l.mu.Unlock()
+	go func() {
+		defer l.end()
+		f(l.base)
+	}()
+}
+
+// Close ends the Locker. It
+//
+//   - refuses new acquisitions and fails waiting ones with ErrClosed;
+//   - cancels the contexts of held locks, with the cause ErrClosed, and goes on
+//     renewing them until each was unlocked, so that work can end in order;
+//   - revokes idle leases.
+//
+// It returns nil when all that is done and nothing of the Locker runs any
+// more. If ctx ends first, what is still held is no longer renewed and left to
+// expire within its TTL, since its work may still run; Close then returns an
+// error that matches ctx's, and those locks are lost with ReasonClosed.
+//
+// A second Close waits as the first does.
+func (l *Locker) Close(ctx context.Context) error {
+	l.mu.Lock()
+	if !l.closed {
+		l.closed = true
+		l.shutLocked()
+		if l.work == 0 {
+			close(l.idle)
+		}
+	}
+	held := make([]*Lock, 0, len(l.held))
+	for k := range l.held {
+		held = append(held, k)
+	}
+	l.mu.Unlock()
+	l.shut(ErrClosed)
+	for _, k := range held {
+		k.cancel(ErrClosed)
+	}
+	select {
+	case <-l.idle:
+		l.stop()
+		l.keeper.Close()
+		return nil
+	case <-ctx.Done():
+	}
+	lost := 0
+	l.mu.Lock()
+	held = held[:0]
+	for k := range l.held {
+		held = append(held, k)
+	}
+	l.mu.Unlock()
+	for _, k := range held {
+		if k.lose(ReasonClosed, nil) {
+			lost++
+		}
+	}
+	l.stop()
+	l.keeper.Close()
+	return fmt.Errorf("etcdlock: closed with %d locks still held, left to expire: %w", lost, context.Cause(ctx))
+}
+
+// observe calls the Observer, whose panic is not ours to die of.
+func (l *Locker) observe(e Event) {
+	if l.observer == nil {
+		return
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			l.log.Error("observer panicked", zap.Any("panic", r))
+		}
+	}()
+	l.observer.Observe(e)
+}

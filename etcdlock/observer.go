@@ -1,0 +1,41 @@
+package etcdlock
+
+import (
+	"time"
+
+	"github.com/revfence/revfence/fencing"
+)
+
+// An Observer is told of state changes, for metrics and tracing.
+//
+// Observe is called after the change, outside of all locks: for an acquisition
+// and a release on the goroutine that asked, for a loss on one of its own. It
+// should return soon. A panic in it is caught and logged.
+type Observer interface {
+	Observe(Event)
+}
+
+// An EventKind says what happened.
+type EventKind int
+
+// The events. More may be added.
+const (
+	// EventAcquired: a lock is held. Elapsed is the wait.
+	EventAcquired EventKind = iota + 1
+	// EventFailed: Lock or TryLock returned an error. Elapsed is the wait.
+	EventFailed
+	// EventReleased: a release ended, confirmed if Err is nil. Elapsed is the hold.
+	EventReleased
+	// EventLost: a lock was lost, Reason says how. Elapsed is the hold.
+	EventLost
+)
+
+// An Event is one state change.
+type Event struct {
+	Kind    EventKind
+	Name    string
+	Token   fencing.Token // 0 if no lock was held
+	Reason  Reason        // of a loss
+	Elapsed time.Duration
+	Err     error
+}

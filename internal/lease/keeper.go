@@ -1,0 +1,266 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+
+	"github.com/revfence/revfence/internal/clock"
+)
+
+// callLimit bounds each call. It is below the 7 s that an etcd server gives a
+// proposal by default, so that the caller's context always ends first:
+// clientv3 repeats a write whose *server* ran out of time.
+const callLimit = 5 * time.Second
+
+// Config is what a Keeper works with.
+type Config struct {
+	Remote pb.LeaseClient // the user's connection
+	// Endpoints and Dial reach single members when the connection is stuck.
+	Endpoints func() []string
+	Dial      func(endpoint string) (*grpc.ClientConn, error)
+	// StaticToken says that the client cannot fetch a new auth token, so that
+	// an invalid one is the end.
+	StaticToken bool
+	Clock       clock.Source
+	Logger      *zap.Logger
+}
+
+// A Keeper renews leases. It runs nothing while it has none.
+type Keeper struct {
+	Config
+	clock clock.Source
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu        sync.Mutex
+	closed    bool
+	leases    map[int64]*Lease
+	main      *stream
+	rescue    *rescue
+	pulse     *time.Timer
+	beaten    clock.Reading
+	rescuedAt clock.Reading
+}
+
+// NewKeeper returns a Keeper with no lease.
+func NewKeeper(c Config) *Keeper {
+	k := &Keeper{Config: c, clock: c.Clock, leases: make(map[int64]*Lease)}
+	k.ctx, k.cancel = context.WithCancel(context.Background())
+	return k
+}
+
+var errClosed = errors.New("lease: keeper closed")
+
+// Grant asks for a lease and renews it from then on. The id is chosen here, so
+// that after an error, when the lease may exist all the same, id says which
+// one to revoke. onEnd is called once, when the lease has ended without Stop.
+func (k *Keeper) Grant(ctx context.Context, ttl, margin time.Duration, onEnd func(End, error)) (l *Lease, id clientv3.LeaseID, err error) {
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	req := &pb.LeaseGrantRequest{ID: rand.Int64N(1<<63-1) + 1, TTL: int64(ttl / time.Second)}
+	id = clientv3.LeaseID(req.ID)
+	sent := k.clock.Now()
+	resp, err := k.Remote.LeaseGrant(ctx, req)
+	if err != nil {
+		return nil, id, clientv3.ContextError(ctx, err)
+	}
+	granted := time.Duration(resp.TTL) * time.Second
+	if resp.Error != "" || granted <= margin {
+		return nil, id, fmt.Errorf("lease: asked for %v, granted %v %s", ttl, granted, resp.Error)
+	}
+	l = &Lease{
+		keeper: k, id: req.ID, margin: margin, onEnd: onEnd,
+		done: make(chan struct{}), closed: make(chan *clientv3.LeaseKeepAliveResponse),
+		ttl: granted, sent: sent,
+	}
+	if !k.add(l) {
+		return nil, id, errClosed
+	}
+	l.tick()
+	return l, id, nil
+}
+
+// Revoke revokes a lease, also one that is not known here.
+func (k *Keeper) Revoke(ctx context.Context, id clientv3.LeaseID) error {
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	_, err := k.Remote.LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: int64(id)})
+	if rpctypes.Error(err) == rpctypes.ErrLeaseNotFound {
+		return nil
+	}
+	return clientv3.ContextError(ctx, err)
+}
+
+func (k *Keeper) add(l *Lease) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.closed {
+		return false
+	}
+	k.leases[l.id] = l
+	l.timer = time.AfterFunc(time.Hour, l.tick) // tick arms it
+	if k.pulse == nil {
+		k.beaten = k.clock.Now()
+		k.pulse = time.AfterFunc(pulseEvery, k.beat)
+	}
+	return true
+}
+
+// drop forgets an ended lease; with the last one everything stops.
+func (k *Keeper) drop(l *Lease) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.leases, l.id)
+	if len(k.leases) == 0 {
+		k.haltLocked()
+	}
+}
+
+func (k *Keeper) haltLocked() {
+	if k.pulse != nil {
+		k.pulse.Stop()
+		k.pulse = nil
+	}
+	if k.main != nil {
+		k.main.cancel()
+		k.main = nil
+	}
+	k.calmLocked()
+}
+
+// pulseEvery is how often the clocks are compared with Go's timers.
+const pulseEvery = time.Second
+
+// beat makes up for what timers do not see: they stand still during a suspend
+// and follow a slewed clock.
+func (k *Keeper) beat() {
+	now := k.clock.Now()
+	k.mu.Lock()
+	if k.pulse == nil {
+		k.mu.Unlock()
+		return
+	}
+	k.pulse.Reset(pulseEvery)
+	var late []*Lease
+	if now.Missed(k.beaten) > 10*time.Millisecond {
+		for _, l := range k.leases {
+			late = append(late, l)
+		}
+	}
+	k.beaten = now
+	k.mu.Unlock()
+	for _, l := range late {
+		l.tick()
+	}
+}
+
+// ask hands a due renewal to every stream.
+func (k *Keeper) ask(l *Lease) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.closed || k.leases[l.id] != l {
+		return
+	}
+	if k.main == nil {
+		k.main = k.startLocked(k.ctx, k.Remote)
+	}
+	k.main.enqueue(l)
+	if k.rescue != nil {
+		for _, s := range k.rescue.streams {
+			s.enqueue(l)
+		}
+	}
+}
+
+// unanswered lists the leases whose renewal is due.
+func (k *Keeper) unanswered() []*Lease {
+	k.mu.Lock()
+	all := make([]*Lease, 0, len(k.leases))
+	for _, l := range k.leases {
+		all = append(all, l)
+	}
+	k.mu.Unlock()
+	due := all[:0]
+	for _, l := range all {
+		if l.unanswered() {
+			due = append(due, l)
+		}
+	}
+	return due
+}
+
+// refused sorts an error that ended a stream. asked is the lease whose request
+// the server was working on, nil if none.
+func (k *Keeper) refused(asked *Lease, err error) {
+	switch rpctypes.Error(err) {
+	case rpctypes.ErrPermissionDenied:
+		// The server answers in order: the first request without an answer is
+		// the one it refused.
+		if asked != nil {
+			asked.end(Denied, err)
+		}
+	case rpctypes.ErrInvalidAuthToken:
+		if k.StaticToken {
+			k.mu.Lock()
+			all := make([]*Lease, 0, len(k.leases))
+			for _, l := range k.leases {
+				all = append(all, l)
+			}
+			k.mu.Unlock()
+			for _, l := range all {
+				l.end(Unauthenticated, err)
+			}
+		}
+	}
+}
+
+// Close ends every lease without telling its owner, and waits until nothing
+// of the Keeper runs any more.
+func (k *Keeper) Close() {
+	k.mu.Lock()
+	k.closed = true
+	all := make([]*Lease, 0, len(k.leases))
+	for _, l := range k.leases {
+		all = append(all, l)
+	}
+	k.haltLocked()
+	k.mu.Unlock()
+	for _, l := range all {
+		l.Stop()
+	}
+	k.cancel()
+	k.wg.Wait()
+}
+
+// View returns base with KeepAlive answered by the Keeper, for
+// concurrency.Session to run on.
+func (k *Keeper) View(base clientv3.Lease) clientv3.Lease { return view{base, k} }
+
+type view struct {
+	clientv3.Lease
+	k *Keeper
+}
+
+// KeepAlive returns a channel that is closed when the lease has ended. Nothing
+// is sent on it: Session throws the answers away.
+func (v view) KeepAlive(_ context.Context, id clientv3.LeaseID) (<-chan *clientv3.LeaseKeepAliveResponse, error) {
+	v.k.mu.Lock()
+	defer v.k.mu.Unlock()
+	l := v.k.leases[int64(id)]
+	if l == nil {
+		return nil, rpctypes.ErrLeaseNotFound
+	}
+	return l.closed, nil
+}

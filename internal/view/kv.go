@@ -1,0 +1,157 @@
+package view
+
+import (
+	"context"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// kv is what concurrency.Mutex reads and writes through.
+type kv struct {
+	clientv3.KV
+	v *View
+}
+
+// Delete does nothing: only the stock clean-up calls it, which would delete by
+// name whatever stands under the key by then.
+func (kv) Delete(context.Context, string, ...clientv3.OpOption) (*clientv3.DeleteResponse, error) {
+	return &clientv3.DeleteResponse{Header: &pb.ResponseHeader{}}, nil
+}
+
+// Get answers the reads of Mutex.Lock: the youngest older key, again and again
+// until there is none, then the own key.
+func (k kv) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	a := fromContext(ctx)
+	if a == nil {
+		return k.KV.Get(ctx, key, opts...)
+	}
+	if key == a.Key && a.own != nil {
+		return a.own, nil // read together with the absence of older keys
+	}
+	older := a.pred
+	a.pred = nil
+	if older == nil {
+		var err error
+		if older, err = k.older(ctx, a, clientv3.OpGet(key, opts...)); err != nil {
+			return nil, err
+		}
+	}
+	if len(older.Kvs) > 0 {
+		if err := Foreign(a.Queue, older.Kvs[0]); err != nil {
+			return nil, err
+		}
+	}
+	return older, nil
+}
+
+// older reads the predecessor and the own key in one linearizable transaction.
+func (k kv) older(ctx context.Context, a *Attempt, get clientv3.Op) (*clientv3.GetResponse, error) {
+	var pause Backoff
+	for {
+		resp, err := k.v.Commit(ctx, nil, []clientv3.Op{get, clientv3.OpGet(a.Key)}, nil)
+		if err == nil {
+			older, own := reads(resp, 0), reads(resp, 1)
+			if len(own.Kvs) == 0 || own.Kvs[0].CreateRevision != a.Rev {
+				return nil, ErrPlaceLost
+			}
+			a.own = own
+			return older, nil
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		if !Transient(err) || !pause.Wait(ctx) {
+			return nil, err
+		}
+	}
+}
+
+// reads returns the i-th response of a transaction as a Get would have.
+func reads(resp *clientv3.TxnResponse, i int) *clientv3.GetResponse {
+	g := (*clientv3.GetResponse)(resp.Responses[i].GetResponseRange())
+	g.Header = resp.Header
+	return g
+}
+
+// Txn is the create transaction of Mutex.
+func (k kv) Txn(ctx context.Context) clientv3.Txn {
+	if a := fromContext(ctx); a != nil {
+		return &create{ctx: ctx, v: k.v, a: a}
+	}
+	return k.KV.Txn(ctx)
+}
+
+type create struct {
+	ctx       context.Context
+	v         *View
+	a         *Attempt
+	cmps      []clientv3.Cmp
+	then, els []clientv3.Op
+}
+
+func (t *create) If(c ...clientv3.Cmp) clientv3.Txn  { t.cmps = append(t.cmps, c...); return t }
+func (t *create) Else(o ...clientv3.Op) clientv3.Txn { t.els = append(t.els, o...); return t }
+
+// Then puts who is asking into the value of the own key.
+func (t *create) Then(ops ...clientv3.Op) clientv3.Txn {
+	for _, op := range ops {
+		if op.IsPut() && string(op.KeyBytes()) == t.a.Key {
+			op = clientv3.OpPut(t.a.Key, t.a.Holder, clientv3.WithLease(t.a.Lease))
+		}
+		t.then = append(t.then, op)
+	}
+	return t
+}
+
+func (t *create) Commit() (*clientv3.TxnResponse, error) {
+	// The two youngest keys right after the put: our own and the one before.
+	last := append(clientv3.WithLastCreate(), clientv3.WithLimit(2))
+	then := append(t.then, clientv3.OpGet(t.a.Queue, last...))
+	resp, err := t.v.create(t.ctx, t.a, t.cmps, then, t.els)
+	if resp != nil && resp.Succeeded {
+		t.a.pred = reads(resp, len(resp.Responses)-1)
+		t.a.pred.Kvs = t.a.pred.Kvs[1:]
+	}
+	return resp, err
+}
+
+// CreateIfFree takes the name for a in one transaction if nobody has a key in
+// its queue. It returns the key of whoever has it, nil if that is now a.
+func (v *View) CreateIfFree(ctx context.Context, a *Attempt) (*mvccpb.KeyValue, error) {
+	free := clientv3.Compare(clientv3.CreateRevision(a.Queue), "=", 0).WithPrefix()
+	resp, err := v.create(ctx, a, []clientv3.Cmp{free},
+		[]clientv3.Op{clientv3.OpPut(a.Key, a.Holder, clientv3.WithLease(a.Lease))},
+		[]clientv3.Op{clientv3.OpGet(a.Key), clientv3.OpGet(a.Queue, clientv3.WithFirstCreate()...)})
+	if err != nil || resp.Succeeded {
+		return nil, err
+	}
+	first := reads(resp, 1).Kvs[0]
+	if string(first.Key) == a.Key {
+		return nil, nil
+	}
+	return first, nil
+}
+
+// create runs a transaction that puts a's key in its Then part and reads it as
+// the first of its Else part, and notes in a what came of it.
+func (v *View) create(ctx context.Context, a *Attempt, cmps []clientv3.Cmp, then, els []clientv3.Op) (*clientv3.TxnResponse, error) {
+	a.Wrote = true
+	before := v.Floor.Load()
+	resp, err := v.Commit(ctx, cmps, then, els)
+	if resp == nil {
+		a.Dirty = a.Dirty || !Definite(err)
+		return nil, err
+	}
+	if resp.Succeeded {
+		a.Rev = resp.Header.Revision
+		if err == nil && a.Rev <= before { // a write has a revision of its own
+			err = &RegressedError{Seen: before, Got: a.Rev}
+		}
+	} else if own := reads(resp, 0).Kvs; len(own) > 0 {
+		// The key was there: clientv3 has sent the transaction more than once.
+		a.Dirty, a.Rev = true, own[0].CreateRevision
+	}
+	return resp, err
+}

@@ -1,0 +1,145 @@
+package view
+
+import (
+	"context"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// watcher is what concurrency.Mutex waits through.
+type watcher struct {
+	clientv3.Watcher
+	v *View
+}
+
+// reread is how often a waiter looks again, in case no event comes.
+const reread = 5 * time.Second
+
+// Watch answers the wait for the predecessor's deletion with one deletion
+// event. op's revision is that of the read that saw the predecessor.
+func (w watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+	a := fromContext(ctx)
+	if a == nil {
+		return w.Watcher.Watch(ctx, key, opts...)
+	}
+	if !a.waits {
+		a.waits = true
+		if a.Waiting != nil {
+			a.Waiting()
+		}
+	}
+	op := clientv3.OpGet(key, opts...)
+	out := make(chan clientv3.WatchResponse, 1)
+	go func() {
+		defer close(out)
+		// On an error the closed channel ends the stock code's wait: with
+		// ctx's error, or else with one that does not say why, so Err does.
+		if a.Err = w.v.Gone(ctx, Target{Key: key, Rev: op.Rev(), Every: reread}); a.Err == nil {
+			out <- clientv3.WatchResponse{Events: []*clientv3.Event{{Type: mvccpb.Event_DELETE}}}
+		}
+	}()
+	return out
+}
+
+// A Target is a key as it was seen.
+type Target struct {
+	Key string
+	Rev int64 // a revision at which it existed
+	// Lease, unless 0, is what the key must stay attached to: a put that
+	// changes it counts as a deletion.
+	Lease clientv3.LeaseID
+	// Every is how often to read the key in case an event is lost.
+	Every time.Duration
+}
+
+// Gone waits until the key that was there at t.Rev is there no longer: deleted,
+// replaced by a younger one, or put on another lease. It returns nil then, and
+// else ctx's error or one that only an operator can mend, such as a missing
+// permission.
+//
+// It does not rest on one event: it reads the key once the watch stands, then
+// every t.Every, and again whenever the watch ends for whatever reason
+// (compaction, no leader, a closed stream).
+func (v *View) Gone(ctx context.Context, t Target) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	tick := time.NewTimer(Jitter(t.Every))
+	defer tick.Stop()
+	var pause Backoff
+	for {
+		gone, err := v.watchOnce(ctx, t, tick)
+		if gone || err != nil {
+			return err
+		}
+		if gone, err := v.gone(ctx, t); gone || err != nil {
+			return err
+		}
+		if !pause.Wait(ctx) {
+			return ctx.Err()
+		}
+	}
+}
+
+// watchOnce watches until the key is gone or the watch ends.
+func (v *View) watchOnce(ctx context.Context, t Target, tick *time.Timer) (bool, error) {
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	defer cancel()
+	opts := []clientv3.OpOption{clientv3.WithCreatedNotify()}
+	if t.Lease == 0 {
+		opts = append(opts, clientv3.WithFilterPut())
+	}
+	// Watch returns when the server has the watch, which may be never.
+	slow := time.AfterFunc(t.Every, cancel)
+	events := v.watcher.Watch(ctx, t.Key, opts...)
+	slow.Stop()
+	for {
+		look := false
+		select {
+		case resp, ok := <-events:
+			if !ok || resp.Err() != nil {
+				return false, nil
+			}
+			for _, e := range resp.Events {
+				// A lagging member may still deliver what happened before Rev.
+				if e.Kv.ModRevision > t.Rev && t.ends(e) {
+					return true, nil
+				}
+			}
+			// A member at or below Rev delivers all that comes after.
+			look = resp.Created && resp.Header.Revision > t.Rev
+		case <-tick.C:
+			tick.Reset(Jitter(t.Every))
+			look = true
+		}
+		if look {
+			if gone, err := v.gone(ctx, t); gone || err != nil {
+				return gone, err
+			}
+		}
+	}
+}
+
+func (t Target) ends(e *clientv3.Event) bool {
+	if e.Type == mvccpb.Event_DELETE {
+		return true
+	}
+	return t.Lease != 0 && clientv3.LeaseID(e.Kv.Lease) != t.Lease
+}
+
+// gone reads the key. A failed read is no answer, unless it will fail for ever.
+func (v *View) gone(ctx context.Context, t Target) (bool, error) {
+	resp, err := v.Get(ctx, t.Key)
+	switch {
+	case err == nil:
+		return len(resp.Kvs) == 0 || resp.Kvs[0].CreateRevision > t.Rev ||
+			t.Lease != 0 && clientv3.LeaseID(resp.Kvs[0].Lease) != t.Lease, nil
+	case ctx.Err() != nil:
+		return false, nil // the caller looks at its own context
+	case rpctypes.Error(err) == rpctypes.ErrPermissionDenied, !Transient(err):
+		return false, err
+	}
+	return false, nil
+}
