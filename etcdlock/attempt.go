@@ -150,6 +150,7 @@ func (a *attempt) hold(ctx context.Context) (*Lock, error) {
 	}
 	if err != nil {
 		k.cancel(err)
+		k.die()
 		return nil, err
 	}
 	k.start(a.conf)

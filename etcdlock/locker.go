@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"sync"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
@@ -60,9 +62,12 @@ func New(client *clientv3.Client, opts ...Option) (*Locker, error) {
 	l.base, l.stop = context.WithCancel(context.Background())
 	l.open, l.shut = context.WithCancelCause(context.Background())
 	l.keeper = lease.NewKeeper(lease.Config{
-		Remote:      clientv3.RetryLeaseClient(client),
-		Endpoints:   client.Endpoints,
-		Dial:        client.Dial,
+		Remote:    clientv3.RetryLeaseClient(client),
+		Endpoints: client.Endpoints,
+		Dial: func(endpoint string) (pb.LeaseClient, io.Closer, error) {
+			conn, err := client.Dial(endpoint)
+			return pb.NewLeaseClient(conn), conn, err
+		},
 		StaticToken: client.Token != "",
 		Clock:       c.clock,
 		Logger:      c.log,

@@ -120,7 +120,7 @@ func (l *Locker) leave(s *session, name string, how parting) {
 	case !slices.Contains(l.room, s):
 		l.room = append(l.room, s)
 	}
-	if len(l.room) > 0 && l.reaper == nil {
+	if len(l.room) > 0 && l.reaper == nil && !l.closed {
 		l.reaper = time.AfterFunc(l.ttl, l.reap)
 	}
 	last := len(s.names) == 0

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -12,7 +13,6 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
-	"google.golang.org/grpc"
 
 	"github.com/revfence/revfence/internal/clock"
 )
@@ -27,7 +27,7 @@ type Config struct {
 	Remote pb.LeaseClient // the user's connection
 	// Endpoints and Dial reach single members when the connection is stuck.
 	Endpoints func() []string
-	Dial      func(endpoint string) (*grpc.ClientConn, error)
+	Dial      func(endpoint string) (pb.LeaseClient, io.Closer, error)
 	// StaticToken says that the client cannot fetch a new auth token, so that
 	// an invalid one is the end.
 	StaticToken bool

@@ -2,11 +2,10 @@ package lease
 
 import (
 	"context"
+	"io"
 	"time"
 
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.uber.org/zap"
-	"google.golang.org/grpc"
 )
 
 // A rescue renews through every endpoint at once, each on a connection of its
@@ -14,7 +13,7 @@ import (
 type rescue struct {
 	cancel  context.CancelFunc
 	streams []*stream
-	conns   []*grpc.ClientConn
+	conns   []io.Closer
 }
 
 // bark is the watchdog: it reopens the main stream, and starts a rescue in
@@ -37,13 +36,13 @@ func (k *Keeper) bark(l *Lease, left time.Duration) {
 	ctx, cancel := context.WithCancel(k.ctx)
 	r := &rescue{cancel: cancel}
 	for _, ep := range k.Endpoints() {
-		conn, err := k.Dial(ep)
+		remote, conn, err := k.Dial(ep)
 		if err != nil {
 			k.Logger.Warn("cannot dial endpoint", zap.String("endpoint", ep), zap.Error(err))
 			continue
 		}
 		r.conns = append(r.conns, conn)
-		r.streams = append(r.streams, k.startLocked(ctx, pb.NewLeaseClient(conn)))
+		r.streams = append(r.streams, k.startLocked(ctx, remote))
 	}
 	k.rescue, k.rescuedAt = r, k.clock.Now()
 }
