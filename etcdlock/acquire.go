@@ -95,7 +95,7 @@ func (l *Locker) acquire(ctx context.Context, name string, opts []LockOption, wa
 			return k, nil
 		}
 		lost := errors.Is(err, view.ErrPlaceLost)
-		again := lost || wait && view.Transient(err)
+		again := lost || wait && !a.refused && view.Transient(err)
 		if !again || ctx.Err() != nil {
 			l.turns.pass(name)
 			return nil, failed(ctx, name, err, last)

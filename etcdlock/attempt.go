@@ -35,6 +35,7 @@ type attempt struct {
 
 	session *session
 	cancel  context.CancelCauseFunc
+	refused bool // by a fence: whatever its error looks like, not to be tried again
 }
 
 // leaseEnded makes an attempt queue again.
@@ -129,6 +130,7 @@ func (a *attempt) hold(ctx context.Context) (*Lock, error) {
 	l, s := a.locker, a.session
 	k := newLock(a)
 	err := k.arm(ctx, a.conf)
+	a.refused = err != nil
 	if err == nil && s.lease.Remaining() < s.lease.TTL()/3 {
 		err = view.ErrPlaceLost // too late to be of use: the answers took too long
 	}

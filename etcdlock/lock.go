@@ -115,13 +115,27 @@ func (k *Lock) Context() context.Context { return k.ctx }
 // can expire it. It is between 0 and TTL − margin, and 0 once the lock has
 // ended.
 func (k *Lock) Remaining() time.Duration {
-	left := k.session.lease.Remaining() // ends the lock if there is none
+	left := k.settle()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.state != held {
 		return 0
 	}
 	return left
+}
+
+// settle makes what the clocks know now the lock's state, before anything is
+// said about it: timers may be late, or have slept. It returns what is left.
+func (k *Lock) settle() time.Duration {
+	left := k.session.lease.Remaining()
+	if left > 0 {
+		return left
+	}
+	// Another goroutine may be about to tell the lock: nobody waits for that.
+	if why, err, ended := k.session.lease.Ended(); ended && leaseReasons[why] != 0 {
+		k.lose(leaseReasons[why], err)
+	}
+	return 0
 }
 
 // Require returns nil if the lock may be trusted for d more, a *RequireError
@@ -169,7 +183,7 @@ func (k *Lock) Check(ctx context.Context) error {
 
 // err returns nil while the lock is held, and else how it ended.
 func (k *Lock) err() error {
-	k.session.lease.Remaining()
+	k.settle()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch k.state {

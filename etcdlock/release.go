@@ -33,6 +33,7 @@ const releaseGrace = time.Second
 // ctx bounds the call, but a release under way goes on for up to a second after
 // ctx has ended. Without an end of ctx, Unlock gives up after the TTL.
 func (k *Lock) Unlock(ctx context.Context) error {
+	k.settle()
 	k.mu.Lock()
 	switch k.state {
 	case releasing:
@@ -146,7 +147,13 @@ func (k *Lock) handOver() {
 	l := k.locker
 	switch k.lost.Reason {
 	case ReasonDeadline, ReasonSuspended, ReasonMaxHold, ReasonClosed:
-		l.background(func(ctx context.Context) { _ = l.erase(ctx, k.key, k.token) })
+		l.background(func(ctx context.Context) {
+			if l.share == 1 {
+				l.revoke(ctx, k.session.lease.ID())
+				return
+			}
+			_ = l.erase(ctx, k.key, k.token) // other locks' work may still run on the lease
+		})
 	}
 }
 

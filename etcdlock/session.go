@@ -214,12 +214,16 @@ func (l *Locker) revoke(ctx context.Context, id clientv3.LeaseID) {
 	}
 }
 
+// leaseReasons is what the end of a lease means for its locks; lease.Stopped,
+// which comes after theirs, means nothing.
+var leaseReasons = map[lease.End]Reason{
+	lease.Deadline: ReasonDeadline, lease.Suspended: ReasonSuspended, lease.Gone: ReasonLeaseGone,
+	lease.Denied: ReasonDenied, lease.Unauthenticated: ReasonUnauthenticated,
+}
+
 // leaseEnded tells everybody on the lease that it is over.
 func (s *session) leaseEnded(why lease.End, err error) {
-	reason := map[lease.End]Reason{
-		lease.Deadline: ReasonDeadline, lease.Suspended: ReasonSuspended, lease.Gone: ReasonLeaseGone,
-		lease.Denied: ReasonDenied, lease.Unauthenticated: ReasonUnauthenticated,
-	}[why]
+	reason := leaseReasons[why]
 	l := s.locker
 	l.mu.Lock()
 	s.over, s.tainted = true, true

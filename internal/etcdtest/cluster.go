@@ -81,13 +81,27 @@ func runCluster(root string, n int, opts []Option) (*Members, error) {
 	return m, nil
 }
 
-// close stops all members at once: one after another, the last ones would wait for a quorum that is gone.
+// close stops the followers first: a leader that stops hands over to a follower, and waits 7 s for one that is stopping too.
 func (m *Members) close() {
 	var wg sync.WaitGroup
+	var lead *Server
 	for _, s := range m.servers {
+		if s.leads() && lead == nil {
+			lead = s
+			continue
+		}
 		wg.Go(s.Close)
 	}
 	wg.Wait()
+	if lead != nil {
+		lead.Close()
+	}
+}
+
+// leads reports whether the server is up and considers itself its cluster's leader.
+func (s *Server) leads() bool {
+	e := s.running()
+	return e != nil && e.Server.Leader() == e.Server.MemberID()
 }
 
 // Endpoints returns the host:port of every member, in order.
@@ -113,7 +127,7 @@ func (m *Members) Leader(tb testing.TB) int {
 	tb.Helper()
 	for deadline := time.Now().Add(readyTimeout); time.Now().Before(deadline); pause(5 * time.Millisecond) {
 		for i, s := range m.servers {
-			if e := s.running(); e != nil && e.Server.Leader() == e.Server.MemberID() {
+			if s.leads() {
 				return i
 			}
 		}

@@ -58,6 +58,8 @@ type Lease struct {
 	barked clock.Reading // when the watchdog last acted; zero if not since sent
 	timer  *time.Timer
 	ended  bool
+	why    End   // of the end
+	err    error // with it
 }
 
 // ID returns the lease's id.
@@ -74,8 +76,9 @@ func (l *Lease) TTL() time.Duration {
 func (l *Lease) Done() <-chan struct{} { return l.done }
 
 // Remaining returns how long the lease may still be believed: at least 0, at
-// most TTL − margin. A lease found past its deadline has ended, and its owner
-// been told, when Remaining returns 0.
+// most TTL − margin. A lease found past its deadline has ended when Remaining
+// returns 0; its owner has been told, unless another goroutine is just about
+// to: Ended says what of.
 func (l *Lease) Remaining() time.Duration {
 	l.mu.Lock()
 	if l.ended {
@@ -102,6 +105,13 @@ func (l *Lease) Left() time.Duration {
 	}
 	left, _ := l.left(l.keeper.clock.Now())
 	return max(0, left)
+}
+
+// Ended reports whether the lease has ended, and how.
+func (l *Lease) Ended() (why End, err error, ended bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.why, l.err, l.ended
 }
 
 // Stop ends the lease for its owner: no more renewals, and no call of onEnd.
@@ -209,7 +219,7 @@ func (l *Lease) end(why End, err error) {
 		l.mu.Unlock()
 		return
 	}
-	l.ended = true
+	l.ended, l.why, l.err = true, why, err
 	l.timer.Stop()
 	l.mu.Unlock()
 	close(l.done)

@@ -64,8 +64,9 @@ func (v *View) Commit(ctx context.Context, cmps []clientv3.Cmp, then, els []clie
 	return resp, v.Floor.observe(before, resp.Header)
 }
 
-// Transient reports whether a failed call is worth repeating: nothing but time
-// stands between it and success.
+// Transient reports whether a failed call of etcd is worth repeating: nothing
+// but time stands between it and success. Errors that are not etcd's, such as
+// ErrForeignKey, are not.
 func Transient(err error) bool {
 	switch rpctypes.Error(err) {
 	case rpctypes.ErrTooManyRequests:
@@ -98,7 +99,10 @@ func code(err error) codes.Code {
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		return codes.DeadlineExceeded
 	}
-	return status.Code(err)
+	if s, ok := status.FromError(err); ok {
+		return s.Code()
+	}
+	return codes.OK // not an answer of etcd: neither worth repeating nor a refusal
 }
 
 // A Backoff spaces repeated calls: jittered, since a lost leader hits all

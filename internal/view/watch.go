@@ -133,7 +133,7 @@ func (t Target) ends(e *clientv3.Event) bool {
 func (v *View) gone(ctx context.Context, t Target) (bool, error) {
 	resp, err := v.Get(ctx, t.Key)
 	switch {
-	case err == nil:
+	case resp != nil: // also one below the floor: a restored etcd may lack the key
 		return len(resp.Kvs) == 0 || resp.Kvs[0].CreateRevision > t.Rev ||
 			t.Lease != 0 && clientv3.LeaseID(resp.Kvs[0].Lease) != t.Lease, nil
 	case ctx.Err() != nil:

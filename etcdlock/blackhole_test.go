@@ -1,0 +1,434 @@
+package etcdlock_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+
+	"github.com/revfence/revfence/etcdlock"
+	"github.com/revfence/revfence/internal/etcdtest"
+	"github.com/revfence/revfence/internal/faultkit"
+)
+
+// All times in this file are Go's monotonic clock of the one process that runs the server, the proxies and the lock, so
+// they can be compared. (The lock itself counts on internal/clock.)
+
+var holdFor = flag.Duration("hold", 30*time.Second,
+	"how long TestHeldWithHealthyEtcd holds its locks; give -timeout a little more than that")
+
+// heldLocks is how many locks TestHeldWithHealthyEtcd holds.
+const heldLocks = 10
+
+func TestHeldWithHealthyEtcd(t *testing.T) {
+	t.Parallel()
+	srv := startClean(t, 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), *holdFor+testLimit)
+	defer cancel()
+	var renewals tap
+	l := newLocker(t, srv.Client(t, etcdtest.Stream(renewals.stream)), etcdlock.WithTTL(2*time.Second))
+	lost := make(chan error, heldLocks)
+	locks := make([]*etcdlock.Lock, heldLocks)
+	for i := range locks {
+		k, err := l.Lock(ctx, fmt.Sprint("held", i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		locks[i] = k
+		defer context.AfterFunc(k.Context(), func() { lost <- context.Cause(k.Context()) })()
+	}
+	select {
+	case err := <-lost:
+		t.Errorf("lost with a healthy etcd: %v", err)
+	case <-time.After(*holdFor):
+	}
+	for _, k := range locks {
+		if err := k.Unlock(ctx); err != nil {
+			t.Errorf("Unlock after %v: %v", *holdFor, err)
+		}
+	}
+	sent, _ := renewals.counts()
+	t.Logf("%d locks at TTL 2 s held for %v on %d renewals", heldLocks, *holdFor, sent)
+}
+
+// earliness is by how much a holder has to be told before the deletion of its key is seen, so that a slow watch event
+// cannot make a late notice look early.
+const earliness = 20 * time.Millisecond
+
+// TestToldBeforeDelete takes the network away at random moments. The holder must be told before etcd deletes the key.
+func TestToldBeforeDelete(t *testing.T) {
+	t.Parallel()
+	srv := startClean(t, 5*time.Second)
+	stalls := etcdtest.Stalls(t)
+	deleted := deletions(t, srv)
+	for _, f := range []struct {
+		name   string
+		phases int
+		cut    func(*faultkit.Proxy)
+	}{
+		{"BlackHole", 50, func(p *faultkit.Proxy) { p.BlackHole() }},
+		{"RequestsLost", 10, func(p *faultkit.Proxy) { p.BlackHole(faultkit.Up) }},
+		{"AnswersLost", 10, func(p *faultkit.Proxy) { p.BlackHole(faultkit.Down) }},
+		{"RequestsHeld", 10, func(p *faultkit.Proxy) { p.Hold(faultkit.Up) }},
+		{"AnswersHeld", 10, func(p *faultkit.Proxy) { p.Hold(faultkit.Down) }},
+	} {
+		t.Run(f.name, func(t *testing.T) {
+			t.Parallel()
+			judgeLeads(t, stalls, f.phases, func(i int) func(context.Context) (etcdtest.Sample, error) {
+				ttl := time.Duration(2+i%3) * time.Second
+				h := newHold(t, srv, fmt.Sprint(f.name, i), etcdlock.WithTTL(ttl))
+				phase := time.Duration((float64(i) + rand.Float64()) / float64(f.phases) * float64(3*ttl/2))
+				return func(ctx context.Context) (etcdtest.Sample, error) {
+					if err := h.lock(ctx); err != nil {
+						return etcdtest.Sample{}, err
+					}
+					if err := h.keep(phase); err != nil {
+						return etcdtest.Sample{}, err
+					}
+					from := time.Now()
+					f.cut(h.proxy)
+					return h.lead(ctx, from, deleted(h.held.Key()))
+				}
+			})
+		})
+	}
+}
+
+// TestToldBeforeDeleteAfterLateAnswer holds one answer back, and lets nothing reach the server after the request it
+// answers. A deadline that was counted from the receipt of the answer would come after the deletion.
+func TestToldBeforeDeleteAfterLateAnswer(t *testing.T) {
+	t.Parallel()
+	srv := startClean(t, 5*time.Second)
+	stalls := etcdtest.Stalls(t)
+	deleted := deletions(t, srv)
+
+	// The watchdog gives a stream up a sixth of the TTL after the unanswered request: before that the answer counts.
+	t.Run("Accepted", func(t *testing.T) {
+		t.Parallel()
+		const ttl, margin, phases = 6 * time.Second, 100 * time.Millisecond, 16
+		judgeLeads(t, stalls, phases, func(i int) func(context.Context) (etcdtest.Sample, error) {
+			h := newHold(t, srv, fmt.Sprint("accepted", i), etcdlock.WithTTL(ttl), etcdlock.WithSafetyMargin(margin))
+			late := 500*time.Millisecond + time.Duration((float64(i)+rand.Float64())/phases*float64(350*time.Millisecond))
+			return func(ctx context.Context) (etcdtest.Sample, error) {
+				from, err := h.lateAnswer(ctx, srv.Admin(), ttl, late)
+				if err != nil {
+					return etcdtest.Sample{}, err
+				}
+				before := h.held.Remaining()
+				h.proxy.Pass(faultkit.Down)
+				if err := h.renewals.answer(ctx, from); err != nil {
+					return etcdtest.Sample{}, err
+				}
+				after, err := h.risen(ctx, before)
+				if err != nil {
+					return etcdtest.Sample{}, fmt.Errorf("the late answer did not count: %w", err)
+				}
+				if most := ttl - margin - late; after > most {
+					return etcdtest.Sample{}, fmt.Errorf("Remaining is %v after an answer that is %v late: at most %v is known", after, late, most)
+				}
+				return h.lead(ctx, from, deleted(h.held.Key()))
+			}
+		})
+	})
+
+	// Later, the answer comes to a stream that is no more, or to a lock that is lost.
+	t.Run("TooLate", func(t *testing.T) {
+		t.Parallel()
+		const phases = 16
+		judgeLeads(t, stalls, phases, func(i int) func(context.Context) (etcdtest.Sample, error) {
+			ttl := time.Duration(3+i%2) * time.Second
+			h := newHold(t, srv, fmt.Sprint("toolate", i), etcdlock.WithTTL(ttl))
+			late := time.Duration((0.4 + 0.4*(float64(i)+rand.Float64())/phases) * float64(ttl))
+			return func(ctx context.Context) (etcdtest.Sample, error) {
+				from, err := h.lateAnswer(ctx, srv.Admin(), ttl, late)
+				if err != nil {
+					return etcdtest.Sample{}, err
+				}
+				h.proxy.Pass(faultkit.Down)
+				return h.lead(ctx, from, deleted(h.held.Key()))
+			}
+		})
+	})
+}
+
+// judgeLeads runs samples at the same time, all set up before the first begins. A sample's value is negative: how long
+// after the notice the deletion was seen.
+func judgeLeads(t *testing.T, stalls *etcdtest.Ticker, n int, setUp func(i int) func(context.Context) (etcdtest.Sample, error)) {
+	t.Helper()
+	run := make([]func(context.Context) (etcdtest.Sample, error), n)
+	for i := range run {
+		run[i] = setUp(i)
+	}
+	ctx := testContext(t)
+	samples := make([]etcdtest.Sample, n)
+	var wg sync.WaitGroup
+	for i, f := range run {
+		wg.Go(func() {
+			// etcd expires leases every half a second: spread the samples over that as well.
+			<-time.After(rand.N(500 * time.Millisecond))
+			var err error
+			if samples[i], err = f(ctx); err != nil {
+				t.Errorf("sample %d: %v", i, err)
+			}
+		})
+	}
+	wg.Wait()
+	if t.Failed() {
+		return
+	}
+	stalls.Judge(t, "notice after deletion", samples, 1, -earliness)
+	leads := make([]time.Duration, n)
+	for i, s := range samples {
+		leads[i] = -s.Value.Round(time.Millisecond)
+	}
+	slices.Sort(leads)
+	t.Logf("told ahead of the deletion: min %v, median %v, max %v", leads[0], leads[n/2], leads[n-1])
+}
+
+// A hold is one lock of one client behind a proxy of its own.
+type hold struct {
+	name     string
+	proxy    *faultkit.Proxy
+	locker   *etcdlock.Locker
+	renewals tap
+	held     *etcdlock.Lock
+	told     chan time.Time
+}
+
+func newHold(t *testing.T, srv *etcdtest.Server, name string, opts ...etcdlock.Option) *hold {
+	t.Helper()
+	h := &hold{name: name, told: make(chan time.Time, 1), proxy: faultkit.NewProxy(t, srv.Endpoint())}
+	h.locker = newLocker(t, srv.Client(t, etcdtest.Via(h.proxy.Addr()), etcdtest.Stream(h.renewals.stream)), opts...)
+	return h
+}
+
+func (h *hold) lock(ctx context.Context) (err error) {
+	if h.held, err = h.locker.Lock(ctx, h.name); err != nil {
+		return err
+	}
+	context.AfterFunc(h.held.Context(), func() { h.told <- time.Now() })
+	return nil
+}
+
+// keep holds the lock for d.
+func (h *hold) keep(d time.Duration) error {
+	select {
+	case <-h.held.Context().Done():
+		return fmt.Errorf("lost before the fault: %w", context.Cause(h.held.Context()))
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// lead waits for the notice and the deletion.
+func (h *hold) lead(ctx context.Context, from time.Time, deleted <-chan time.Time) (etcdtest.Sample, error) {
+	var told, gone time.Time
+	for told.IsZero() || gone.IsZero() {
+		select {
+		case told = <-h.told:
+		case gone = <-deleted:
+		case <-ctx.Done():
+			return etcdtest.Sample{}, fmt.Errorf("told %t, deleted %t: %w", !told.IsZero(), !gone.IsZero(), ctx.Err())
+		}
+	}
+	h.proxy.Heal()
+	var lost *etcdlock.LostError
+	if err := h.held.Unlock(ctx); !errors.As(err, &lost) || lost.Reason != etcdlock.ReasonDeadline {
+		return etcdtest.Sample{}, fmt.Errorf("lost for another reason than the deadline: %v", err)
+	}
+	to := told
+	if gone.After(told) {
+		to = gone
+	}
+	return etcdtest.Sample{From: from, To: to, Value: told.Sub(gone)}, nil
+}
+
+// lateAnswer takes the lock and holds the answer of its first renewal back for late. Nothing sent after that request
+// reaches the server. It returns when the request was sent.
+func (h *hold) lateAnswer(ctx context.Context, admin *clientv3.Client, ttl, late time.Duration) (time.Time, error) {
+	sending := make(chan time.Time, 1)
+	h.renewals.before(func() {
+		h.proxy.Hold(faultkit.Down)
+		sending <- time.Now()
+	})
+	if err := h.lock(ctx); err != nil {
+		return time.Time{}, err
+	}
+	var sent time.Time
+	select {
+	case sent = <-sending:
+	case <-ctx.Done():
+		return sent, fmt.Errorf("no renewal: %w", ctx.Err())
+	}
+	// The server counts whole seconds, rounded down: a third of the TTL was over before the renewal.
+	for {
+		kv, err := admin.Get(ctx, h.held.Key())
+		if err != nil {
+			return sent, err
+		}
+		if len(kv.Kvs) == 0 {
+			return sent, errors.New("key gone")
+		}
+		left, err := admin.TimeToLive(ctx, clientv3.LeaseID(kv.Kvs[0].Lease))
+		if err != nil {
+			return sent, err
+		}
+		if time.Duration(left.TTL+1)*time.Second >= ttl {
+			break
+		}
+	}
+	h.proxy.BlackHole(faultkit.Up)
+	if spent := time.Since(sent); spent > late {
+		return sent, fmt.Errorf("the renewal took %v to arrive", spent)
+	}
+	timer := time.NewTimer(late - time.Since(sent))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return sent, nil
+	case <-ctx.Done():
+		return sent, ctx.Err()
+	}
+}
+
+// risen waits until Remaining is above what it was.
+func (h *hold) risen(ctx context.Context, before time.Duration) (time.Duration, error) {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for {
+		if left := h.held.Remaining(); left > before {
+			return left, nil
+		}
+		select {
+		case <-tick.C:
+		case <-h.held.Context().Done():
+			return 0, context.Cause(h.held.Context())
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
+}
+
+// deletions watches all locks over a connection that is never disturbed, and returns a function that says when a key's
+// deletion was seen.
+func deletions(t *testing.T, srv *etcdtest.Server) func(key string) <-chan time.Time {
+	t.Helper()
+	var seen sync.Map
+	of := func(key string) chan time.Time {
+		c, _ := seen.LoadOrStore(key, make(chan time.Time, 1))
+		return c.(chan time.Time)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	events := srv.Client(t).Watch(ctx, "/revfence/", clientv3.WithPrefix(), clientv3.WithCreatedNotify())
+	if resp := <-events; !resp.Created {
+		t.Fatalf("watch: %+v", resp)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for resp := range events {
+			at := time.Now()
+			for _, e := range resp.Events {
+				if e.Type == clientv3.EventTypeDelete {
+					of(string(e.Kv.Key)) <- at // keys of these tests are deleted once
+				}
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return func(key string) <-chan time.Time { return of(key) }
+}
+
+// A tap sees the renewals of one client.
+type tap struct {
+	mu       sync.Mutex
+	sent     []time.Time
+	received []time.Time
+	hook     func()
+}
+
+// before makes the next renewal call f just before it is sent.
+func (p *tap) before(f func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.hook = f
+}
+
+func (p *tap) counts() (sent, received int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.sent), len(p.received)
+}
+
+// last returns when the last answer came, and when its request was sent, on a stream that was never reopened.
+func (p *tap) last() (sent, received time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := len(p.received)
+	if n == 0 {
+		return
+	}
+	return p.sent[n-1], p.received[n-1]
+}
+
+// answer waits for an answer received after from.
+func (p *tap) answer(ctx context.Context, from time.Time) error {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for {
+		if _, at := p.last(); at.After(from) {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("no answer: %w", ctx.Err())
+		}
+	}
+}
+
+func (p *tap) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	s, err := open(ctx, desc, cc, method, opts...)
+	if err != nil || method != "/etcdserverpb."+etcdtest.KeepAlive {
+		return s, err
+	}
+	return tapped{s, p}, nil
+}
+
+type tapped struct {
+	grpc.ClientStream
+	tap *tap
+}
+
+func (s tapped) SendMsg(m any) error {
+	s.tap.mu.Lock()
+	hook := s.tap.hook
+	s.tap.hook = nil
+	s.tap.sent = append(s.tap.sent, time.Now())
+	s.tap.mu.Unlock()
+	if hook != nil {
+		hook()
+	}
+	return s.ClientStream.SendMsg(m)
+}
+
+func (s tapped) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	if err == nil {
+		s.tap.mu.Lock()
+		s.tap.received = append(s.tap.received, time.Now())
+		s.tap.mu.Unlock()
+	}
+	return err
+}

@@ -1,0 +1,81 @@
+package etcdlock_test
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/revfence/revfence/etcdlock"
+	"github.com/revfence/revfence/fencing"
+)
+
+// TestContention: 100 goroutines of each of three Lockers count with a read, a pause and a write, which loses counts
+// unless one at a time is inside.
+func TestContention(t *testing.T) {
+	t.Parallel()
+	const lockers, goroutines = 3, 100
+	srv := startClean(t, soon)
+	ctx := testContext(t)
+
+	var inside, most, count atomic.Int32
+	var mu sync.Mutex
+	var tokens []fencing.Token
+	work := func(l *etcdlock.Locker) {
+		k, err := l.Lock(ctx, "count")
+		if err != nil {
+			t.Errorf("Lock: %v", err)
+			return
+		}
+		most.Store(max(most.Load(), inside.Add(1)))
+		mu.Lock()
+		tokens = append(tokens, k.Token())
+		mu.Unlock()
+		before := count.Load()
+		pass(100 * time.Microsecond)
+		count.Store(before + 1)
+		inside.Add(-1)
+		if err := k.Unlock(ctx); err != nil {
+			t.Errorf("Unlock: %v", err)
+		}
+	}
+	var wg sync.WaitGroup
+	for range lockers {
+		l := clientLocker(t, srv)
+		for range goroutines {
+			wg.Go(func() { work(l) })
+		}
+	}
+	wg.Wait()
+
+	if got := count.Load(); got != lockers*goroutines {
+		t.Errorf("counted to %d, want %d", got, lockers*goroutines)
+	}
+	if most.Load() != 1 {
+		t.Errorf("up to %d were inside at once", most.Load())
+	}
+	if len(tokens) != lockers*goroutines {
+		t.Errorf("%d grants, want %d", len(tokens), lockers*goroutines)
+	}
+	for i := 1; i < len(tokens); i++ {
+		if tokens[i] <= tokens[i-1] {
+			t.Fatalf("token %d was granted after %d", tokens[i], tokens[i-1])
+		}
+	}
+}
+
+// TestManyNamesAtOnce: names do not wait for each other.
+func TestManyNamesAtOnce(t *testing.T) {
+	t.Parallel()
+	srv := startClean(t, soon)
+	l := clientLocker(t, srv)
+	var locks []*etcdlock.Lock
+	for i := range 50 {
+		locks = append(locks, mustLock(t, l, fmt.Sprint(i)))
+	}
+	for _, k := range locks {
+		live(t, k)
+		mustUnlock(t, k)
+	}
+}

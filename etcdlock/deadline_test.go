@@ -1,0 +1,282 @@
+package etcdlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/revfence/revfence/etcdlock"
+	"github.com/revfence/revfence/internal/clock"
+	"github.com/revfence/revfence/internal/etcdtest"
+)
+
+// promptness is what is allowed between an event and the moment a test that polls every millisecond has seen it, on a
+// processor that does not stall.
+const promptness = 25 * time.Millisecond
+
+// TestRemainingAfterRenewal makes sure that an early notice does not come from giving the lock away early: just after a
+// renewal all but the margin, and the time since the renewal was sent, is left.
+func TestRemainingAfterRenewal(t *testing.T) {
+	t.Parallel()
+	const ttl, renewals, holds = 3 * time.Second, 3, 8
+	srv := startClean(t, 5*time.Second)
+	stalls := etcdtest.Stalls(t)
+	for _, c := range []struct {
+		name   string
+		delay  time.Duration // of each direction
+		margin time.Duration
+		opts   []etcdlock.Option
+	}{
+		{"DefaultMargin", 0, ttl/10 + 100*time.Millisecond, nil},
+		{"SmallMargin", 0, 10 * time.Millisecond, []etcdlock.Option{etcdlock.WithSafetyMargin(10 * time.Millisecond)}},
+		{"LargeMargin", 0, 1400 * time.Millisecond, []etcdlock.Option{etcdlock.WithSafetyMargin(1400 * time.Millisecond)}},
+		{"SlowNetwork", 100 * time.Millisecond, ttl/10 + 100*time.Millisecond, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			ctx := testContext(t)
+			all := make([]*hold, holds)
+			for i := range all {
+				all[i] = newHold(t, srv, fmt.Sprint(c.name, i), append(c.opts, etcdlock.WithTTL(ttl))...)
+				all[i].proxy.Delay(c.delay)
+			}
+			behind := make([][]etcdtest.Sample, holds)
+			var wg sync.WaitGroup
+			for i, h := range all {
+				wg.Go(func() {
+					<-time.After(rand.N(ttl / 3)) // not all at the same moment
+					var err error
+					if behind[i], err = followRenewals(ctx, h, renewals, ttl-c.margin); err != nil {
+						t.Errorf("lock %d: %v", i, err)
+					}
+				})
+			}
+			wg.Wait()
+			stalls.Judge(t, "Remaining below TTL - margin - round trip", slices.Concat(behind...), 1, promptness)
+		})
+	}
+}
+
+// followRenewals holds a lock over n renewals and checks Remaining all the time. Its samples are by how much Remaining
+// is below longest less the round trip, when it was seen to have risen.
+func followRenewals(ctx context.Context, h *hold, n int, longest time.Duration) ([]etcdtest.Sample, error) {
+	asked := time.Now()
+	if err := h.lock(ctx); err != nil {
+		return nil, err
+	}
+	left := h.held.Remaining()
+	if took := time.Since(asked); left > longest || left < longest-took-took/10 {
+		return nil, fmt.Errorf("Remaining of a new lock is %v: want at most %v, and no more than the %v less that Lock took", left, longest, took)
+	}
+	var behind []etcdtest.Sample
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for len(behind) < n {
+		select {
+		case <-tick.C:
+		case <-h.held.Context().Done():
+			return nil, context.Cause(h.held.Context())
+		}
+		before := left
+		left = h.held.Remaining()
+		seen := time.Now()
+		if left > longest {
+			return nil, fmt.Errorf("Remaining is %v: TTL - margin is %v", left, longest)
+		}
+		if left <= before {
+			continue
+		}
+		sent, received := h.renewals.last()
+		trip := received.Sub(sent)
+		// The lock's clock is not slewed, Go's may be, by up to a twelfth.
+		if most := longest - trip; left > most+trip/10+time.Millisecond {
+			return nil, fmt.Errorf("Remaining is %v after an answer that took %v: that was not counted from the request", left, trip)
+		}
+		behind = append(behind, etcdtest.Sample{From: received, To: seen, Value: longest - trip - left})
+	}
+	if _, received := h.renewals.counts(); received != n {
+		return nil, fmt.Errorf("Remaining rose %d times on %d renewals", n, received)
+	}
+	if err := h.held.Unlock(ctx); err != nil {
+		return nil, err
+	}
+	if left := h.held.Remaining(); left != 0 {
+		return nil, fmt.Errorf("Remaining is %v after Unlock", left)
+	}
+	return behind, nil
+}
+
+// TestLostAtTheDeadline makes sure that the notice of a lock that is no longer renewed comes when Remaining said so.
+func TestLostAtTheDeadline(t *testing.T) {
+	t.Parallel()
+	srv := startClean(t, 5*time.Second)
+	stalls := etcdtest.Stalls(t)
+	due := holdMany(t, srv, 0, etcdlock.WithTTL(2*time.Second), etcdlock.WithSafetyMargin(500*time.Millisecond))
+	stalls.Judge(t, "told after the deadline", due, 1, promptness)
+}
+
+// TestSlewedClock makes more time pass than Go's timers show, as a clock daemon does. The notice comes when that much
+// less time has passed on the timers.
+func TestSlewedClock(t *testing.T) {
+	t.Parallel()
+	srv := startClean(t, 5*time.Second)
+	stalls := etcdtest.Stalls(t)
+	due := holdMany(t, srv, 2*time.Second, etcdlock.WithTTL(4*time.Second), etcdlock.WithSafetyMargin(500*time.Millisecond))
+	stalls.Judge(t, "told after the deadline", due, 1, promptness)
+
+	// Past the deadline at once.
+	ctx := testContext(t)
+	fake := clock.NewFake()
+	k := heldOn(t, srv.Client(t), fake, "jumped")
+	fake.Slew(9500 * time.Millisecond)
+	var lost *etcdlock.LostError
+	if err := k.Check(ctx); !errors.As(err, &lost) || lost.Reason != etcdlock.ReasonDeadline {
+		t.Errorf("Check: %v", err)
+	}
+	if err := k.Unlock(ctx); err != error(lost) {
+		t.Errorf("Unlock: %v", err)
+	}
+}
+
+// holdMany takes locks one after another, cuts them off, slews the clock and returns by how much each notice came after
+// what Remaining had said. No notice may come before.
+func holdMany(t *testing.T, srv *etcdtest.Server, slew time.Duration, opts ...etcdlock.Option) []etcdtest.Sample {
+	t.Helper()
+	const locks = 20
+	ctx := testContext(t)
+	fake := clock.NewFake()
+	h := newHold(t, srv, "many", append(opts, etcdlock.WithClock(fake))...)
+	held := make([]*etcdlock.Lock, locks)
+	told := make([]chan time.Time, locks)
+	for i := range held {
+		k, err := h.locker.Lock(ctx, fmt.Sprint("many", i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		held[i], told[i] = k, make(chan time.Time, 1)
+		context.AfterFunc(k.Context(), func() { told[i] <- time.Now() })
+		<-time.After(25 * time.Millisecond) // so that the deadlines lie apart
+	}
+	h.proxy.BlackHole()
+	deadlines := make([]time.Time, locks)
+	for i, k := range held {
+		deadlines[i] = time.Now().Add(k.Remaining() - slew)
+	}
+	fake.Slew(slew)
+	samples := make([]etcdtest.Sample, locks)
+	for i, due := range deadlines {
+		if left, want := held[i].Remaining(), time.Until(due); left > want+time.Millisecond || left == 0 {
+			t.Errorf("Remaining of lock %d is %v: want %v", i, left, want)
+		}
+		samples[i] = etcdtest.Sample{From: due}
+	}
+	for i := range samples {
+		s := &samples[i]
+		s.To = receive(t, "notice", told[i])
+		if s.Value = s.To.Sub(s.From); s.Value < -promptness {
+			t.Errorf("lock %d: told %v before Remaining was over", i, -s.Value)
+		}
+	}
+	h.proxy.Heal()
+	for _, k := range held {
+		var lost *etcdlock.LostError
+		if err := k.Unlock(ctx); !errors.As(err, &lost) || lost.Reason != etcdlock.ReasonDeadline {
+			t.Errorf("Unlock: %v", err)
+		}
+	}
+	return samples
+}
+
+// heldOn takes a lock on a clock that the test controls.
+func heldOn(t *testing.T, c *clientv3.Client, fake *clock.Fake, name string) *etcdlock.Lock {
+	t.Helper()
+	l := newLocker(t, c, etcdlock.WithTTL(10*time.Second), etcdlock.WithClock(fake))
+	k, err := l.Lock(testContext(t), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := k.Require(8 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// TestSuspendedMachine lets the machine sleep past the deadline. Go's timers have not noticed when the first call comes.
+func TestSuspendedMachine(t *testing.T) {
+	t.Parallel()
+	srv := startClean(t, 12*time.Second)
+	ctx := testContext(t)
+	for name, call := range map[string]func(*etcdlock.Lock) error{
+		"Remaining": func(k *etcdlock.Lock) error {
+			if left := k.Remaining(); left != 0 {
+				return fmt.Errorf("Remaining is %v", left)
+			}
+			return context.Cause(k.Context())
+		},
+		"Check":   func(k *etcdlock.Lock) error { return k.Check(ctx) },
+		"Require": func(k *etcdlock.Lock) error { return k.Require(time.Nanosecond) },
+		"Commit": func(k *etcdlock.Lock) error {
+			_, err := k.Txn(ctx).Then(clientv3.OpPut("written", "by nobody")).Commit()
+			return err
+		},
+		"Unlock": func(k *etcdlock.Lock) error { return k.Unlock(ctx) },
+		"NoCall": func(k *etcdlock.Lock) error {
+			select {
+			case <-k.Context().Done():
+				return context.Cause(k.Context())
+			case <-time.After(2 * time.Second):
+				return errors.New("not told within 2 s")
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			fake := clock.NewFake()
+			k := heldOn(t, srv.Client(t), fake, name)
+			fake.Suspend(time.Minute)
+			err := call(k)
+			var lost *etcdlock.LostError
+			if !errors.As(err, &lost) || lost.Reason != etcdlock.ReasonSuspended || lost.Token != k.Token() {
+				t.Errorf("after a minute of sleep: %v", err)
+			}
+			if cause := context.Cause(k.Context()); cause != error(lost) {
+				t.Errorf("the context's cause is %v", cause)
+			}
+			if err := k.Unlock(ctx); err != error(lost) {
+				t.Errorf("Unlock: %v", err)
+			}
+		})
+	}
+	t.Cleanup(func() {
+		if r, err := srv.Admin().Get(testContext(t), "written", clientv3.WithCountOnly()); err != nil || r.Count != 0 {
+			t.Errorf("a lost lock has written: %v, %v", r, err)
+		}
+	})
+}
+
+// TestShortSleep lets the machine sleep for less than the TTL: the lock is still held, for that much less.
+func TestShortSleep(t *testing.T) {
+	t.Parallel()
+	srv := startClean(t, 5*time.Second)
+	ctx := testContext(t)
+	fake := clock.NewFake()
+	k := heldOn(t, srv.Client(t), fake, "short")
+	before := k.Remaining()
+	fake.Suspend(2 * time.Second)
+	if left := k.Remaining(); left > before-2*time.Second || left == 0 {
+		t.Errorf("Remaining is %v after 2 s of sleep, %v before it", left, before)
+	}
+	if err := k.Check(ctx); err != nil {
+		t.Error(err)
+	}
+	if err := k.Unlock(ctx); err != nil {
+		t.Error(err)
+	}
+}
