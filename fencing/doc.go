@@ -42,8 +42,8 @@
 //
 // # Guaranteed
 //
-//   - No clock, timer, TTL or health signal takes part in any decision here. A
-//     pause of any length, anywhere, changes no answer.
+//   - Only tokens decide what is accepted. No clock, TTL or health signal does, so a
+//     pause of any length, anywhere, changes no answer; contexts only end waits.
 //   - Inside a [Gate] there is one token at a time, and the tokens that get in never
 //     go down, unless Reset is called.
 //   - When [Gate.Advance] or [Gate.Enter] returns nil, no lower token is inside, and

@@ -86,7 +86,7 @@ func (g *Gate) Advance(ctx context.Context, t Token) error {
 //
 // The end of ctx does not end an entry. Call leave when done, from any goroutine;
 // calls after the first do nothing. It is never nil: on an error it is a func that
-// does nothing. Enter allocates once, for leave.
+// does nothing. Enter allocates once, 24 bytes for leave.
 func (g *Gate) Enter(ctx context.Context, t Token) (leave func(), err error) {
 	if err := vet(ctx, t); err != nil {
 		return notInside, err

@@ -1,0 +1,108 @@
+// Command mutants plants the faults of .ci/mutants.d one at a time and requires that the test named for each fails.
+// The sources are not touched: a fault lives in a copy that go test is pointed to with -overlay.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+func main() {
+	dir := flag.String("dir", ".ci/mutants.d", "directory with the *.mutant files")
+	workers := flag.Int("p", 2, "mutants run at the same time")
+	match := flag.String("only", "", "run only the mutants with this text in their name")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, *dir, *match, *workers); err != nil {
+		fmt.Fprintln(os.Stderr, "mutants:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, dir, match string, workers int) error {
+	files, err := filepath.Glob(filepath.Join(dir, "*.mutant"))
+	if err != nil {
+		return err
+	}
+	var all []mutant
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			return err
+		}
+		m, err := parse(strings.TrimSuffix(filepath.Base(f), ".mutant"), string(text))
+		if err != nil {
+			return fmt.Errorf("%s: %w", f, err)
+		}
+		if strings.Contains(m.name, match) {
+			all = append(all, m)
+		}
+	}
+	if len(all) == 0 {
+		return fmt.Errorf("no mutants in %s", dir)
+	}
+	tmp, err := os.MkdirTemp("", "mutants-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+
+	// First the tests as they are: one that fails anyway, or runs nothing, would kill every mutant.
+	var sound []mutant
+	for _, m := range all {
+		if !slices.ContainsFunc(sound, m.sameTest) {
+			sound = append(sound, m)
+		}
+	}
+	broken := 0
+	for i, r := range each(sound, workers, func(m mutant) result { return m.test(ctx, "") }) {
+		if r.verdict != survived {
+			fmt.Printf("%s %s without any mutant: %s\n%s\n", sound[i].pkg, sound[i].run, r.verdict, r.output)
+			broken++
+		}
+	}
+	if broken > 0 {
+		return fmt.Errorf("%d tests do not pass without a mutant", broken)
+	}
+
+	bad := 0
+	for i, r := range each(all, workers, func(m mutant) result { return m.try(ctx, tmp) }) {
+		if r.verdict != killed {
+			bad++
+			fmt.Println(r.output)
+		}
+		fmt.Printf("%-9s %6.1f s  %-32s %s %s\n", r.verdict, r.took.Seconds(), all[i].name, all[i].pkg, all[i].run)
+	}
+	fmt.Printf("%d mutants, %d killed\n", len(all), len(all)-bad)
+	if bad > 0 {
+		return fmt.Errorf("%d mutants not killed", bad)
+	}
+	return nil
+}
+
+// each applies f to all mutants, some at a time, and returns the results in order.
+func each(all []mutant, workers int, f func(mutant) result) []result {
+	out := make([]result, len(all))
+	slots := make(chan struct{}, max(workers, 1))
+	var wg sync.WaitGroup
+	for i, m := range all {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			start := time.Now()
+			out[i] = f(m)
+			out[i].took = time.Since(start)
+		})
+	}
+	wg.Wait()
+	return out
+}
