@@ -62,7 +62,7 @@ func (l *Locker) acquire(ctx context.Context, name string, opts []LockOption, wa
 		return nil, err
 	}
 	if ctx.Err() != nil {
-		return nil, fmt.Errorf("etcdlock: lock %q not asked for: %w", name, context.Cause(ctx))
+		return nil, fmt.Errorf("etcdlock: lock %q not asked for: %w", name, ended(ctx))
 	}
 	if !l.begin() {
 		return nil, ErrClosed
@@ -121,10 +121,20 @@ func failed(ctx context.Context, name string, err, last error) error {
 	case errors.Is(cause, ErrClosed):
 		return ErrClosed
 	case last == nil:
-		return fmt.Errorf("etcdlock: lock %q not acquired: %w", name, cause)
+		return fmt.Errorf("etcdlock: lock %q not acquired: %w", name, ended(ctx))
 	default:
-		return fmt.Errorf("etcdlock: lock %q not acquired: %w (before that: %w)", name, cause, last)
+		return fmt.Errorf("etcdlock: lock %q not acquired: %w (before that: %w)", name, ended(ctx), last)
 	}
+}
+
+// ended says why ctx is done, in an error that matches both ctx's own and its
+// cause.
+func ended(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if errors.Is(cause, err) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", err, cause)
 }
 
 // takeTurn waits for the name's turn in this process.

@@ -352,11 +352,14 @@ func deletions(t *testing.T, srv *etcdtest.Server) func(key string) <-chan time.
 
 // A tap sees the renewals of one client.
 type tap struct {
-	mu       sync.Mutex
-	sent     []time.Time
-	received []time.Time
-	hook     func()
+	mu    sync.Mutex
+	sent  int
+	trips []trip // in the order of the answers
+	hook  func()
 }
+
+// A trip is one answered renewal.
+type trip struct{ sent, received time.Time }
 
 // before makes the next renewal call f just before it is sent.
 func (p *tap) before(f func()) {
@@ -368,34 +371,31 @@ func (p *tap) before(f func()) {
 func (p *tap) counts() (sent, received int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.sent), len(p.received)
+	return p.sent, len(p.trips)
 }
 
-// last returns when the last answer came, and when its request was sent, on a stream that was never reopened.
-func (p *tap) last() (sent, received time.Time) {
+// last returns the renewal that was answered last.
+func (p *tap) last() trip {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	n := len(p.received)
-	if n == 0 {
-		return
+	if len(p.trips) == 0 {
+		return trip{}
 	}
-	return p.sent[n-1], p.received[n-1]
+	return p.trips[len(p.trips)-1]
 }
 
 // answer waits for an answer received after from.
 func (p *tap) answer(ctx context.Context, from time.Time) error {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for {
-		if _, at := p.last(); at.After(from) {
-			return nil
-		}
+	for !p.last().received.After(from) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			return fmt.Errorf("no answer: %w", ctx.Err())
 		}
 	}
+	return nil
 }
 
 func (p *tap) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
@@ -403,19 +403,21 @@ func (p *tap) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.Client
 	if err != nil || method != "/etcdserverpb."+etcdtest.KeepAlive {
 		return s, err
 	}
-	return tapped{s, p}, nil
+	return &tapped{ClientStream: s, tap: p}, nil
 }
 
 type tapped struct {
 	grpc.ClientStream
-	tap *tap
+	tap     *tap
+	pending []time.Time // when requests without an answer were sent; etcd answers in order
 }
 
-func (s tapped) SendMsg(m any) error {
+func (s *tapped) SendMsg(m any) error {
 	s.tap.mu.Lock()
 	hook := s.tap.hook
 	s.tap.hook = nil
-	s.tap.sent = append(s.tap.sent, time.Now())
+	s.tap.sent++
+	s.pending = append(s.pending, time.Now())
 	s.tap.mu.Unlock()
 	if hook != nil {
 		hook()
@@ -423,11 +425,12 @@ func (s tapped) SendMsg(m any) error {
 	return s.ClientStream.SendMsg(m)
 }
 
-func (s tapped) RecvMsg(m any) error {
+func (s *tapped) RecvMsg(m any) error {
 	err := s.ClientStream.RecvMsg(m)
 	if err == nil {
 		s.tap.mu.Lock()
-		s.tap.received = append(s.tap.received, time.Now())
+		s.tap.trips = append(s.tap.trips, trip{s.pending[0], time.Now()})
+		s.pending = s.pending[1:]
 		s.tap.mu.Unlock()
 	}
 	return err

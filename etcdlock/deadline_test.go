@@ -25,7 +25,7 @@ const promptness = 25 * time.Millisecond
 // renewal all but the margin, and the time since the renewal was sent, is left.
 func TestRemainingAfterRenewal(t *testing.T) {
 	t.Parallel()
-	const ttl, renewals, holds = 3 * time.Second, 3, 8
+	const ttl, renewals, holds = 3 * time.Second, 4, 5
 	srv := startClean(t, 5*time.Second)
 	stalls := etcdtest.Stalls(t)
 	for _, c := range []struct {
@@ -36,7 +36,7 @@ func TestRemainingAfterRenewal(t *testing.T) {
 	}{
 		{"DefaultMargin", 0, ttl/10 + 100*time.Millisecond, nil},
 		{"SmallMargin", 0, 10 * time.Millisecond, []etcdlock.Option{etcdlock.WithSafetyMargin(10 * time.Millisecond)}},
-		{"LargeMargin", 0, 1400 * time.Millisecond, []etcdlock.Option{etcdlock.WithSafetyMargin(1400 * time.Millisecond)}},
+		{"LargeMargin", 0, time.Second, []etcdlock.Option{etcdlock.WithSafetyMargin(time.Second)}},
 		{"SlowNetwork", 100 * time.Millisecond, ttl/10 + 100*time.Millisecond, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -71,12 +71,13 @@ func followRenewals(ctx context.Context, h *hold, n int, longest time.Duration) 
 	if err := h.lock(ctx); err != nil {
 		return nil, err
 	}
+	defer h.held.Unlock(ctx) // for an early return
 	left := h.held.Remaining()
 	if took := time.Since(asked); left > longest || left < longest-took-took/10 {
 		return nil, fmt.Errorf("Remaining of a new lock is %v: want at most %v, and no more than the %v less that Lock took", left, longest, took)
 	}
 	var behind []etcdtest.Sample
-	tick := time.NewTicker(time.Millisecond)
+	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for len(behind) < n {
 		select {
@@ -93,15 +94,15 @@ func followRenewals(ctx context.Context, h *hold, n int, longest time.Duration) 
 		if left <= before {
 			continue
 		}
-		sent, received := h.renewals.last()
-		trip := received.Sub(sent)
+		last := h.renewals.last()
+		trip := last.received.Sub(last.sent)
 		// The lock's clock is not slewed, Go's may be, by up to a twelfth.
 		if most := longest - trip; left > most+trip/10+time.Millisecond {
 			return nil, fmt.Errorf("Remaining is %v after an answer that took %v: that was not counted from the request", left, trip)
 		}
-		behind = append(behind, etcdtest.Sample{From: received, To: seen, Value: longest - trip - left})
+		behind = append(behind, etcdtest.Sample{From: last.received, To: seen, Value: longest - trip - left})
 	}
-	if _, received := h.renewals.counts(); received != n {
+	if _, received := h.renewals.counts(); received < n {
 		return nil, fmt.Errorf("Remaining rose %d times on %d renewals", n, received)
 	}
 	if err := h.held.Unlock(ctx); err != nil {
@@ -118,7 +119,7 @@ func TestLostAtTheDeadline(t *testing.T) {
 	t.Parallel()
 	srv := startClean(t, 5*time.Second)
 	stalls := etcdtest.Stalls(t)
-	due := holdMany(t, srv, 0, etcdlock.WithTTL(2*time.Second), etcdlock.WithSafetyMargin(500*time.Millisecond))
+	due := holdMany(t, srv, 0, etcdlock.WithTTL(4*time.Second), etcdlock.WithSafetyMargin(500*time.Millisecond))
 	stalls.Judge(t, "told after the deadline", due, 1, promptness)
 }
 
@@ -168,6 +169,9 @@ func holdMany(t *testing.T, srv *etcdtest.Server, slew time.Duration, opts ...et
 	deadlines := make([]time.Time, locks)
 	for i, k := range held {
 		deadlines[i] = time.Now().Add(k.Remaining() - slew)
+		if err := k.Require(slew); err != nil {
+			t.Fatalf("before the slew: %v", err)
+		}
 	}
 	fake.Slew(slew)
 	samples := make([]etcdtest.Sample, locks)

@@ -162,18 +162,27 @@ func (l *Locker) Close(ctx context.Context) error {
 	}
 	select {
 	case <-l.idle:
-		l.stop()
-		l.keeper.Close()
-		return nil
-	case <-ctx.Done():
+	default: // only now, so that a ctx that has ended fails no Close that has nothing to wait for
+		select {
+		case <-l.idle:
+		case <-ctx.Done():
+			return l.giveUp(ctx)
+		}
 	}
-	lost := 0
+	l.stop()
+	l.keeper.Close()
+	return nil
+}
+
+// giveUp ends what Close has waited for in vain.
+func (l *Locker) giveUp(ctx context.Context) error {
 	l.mu.Lock()
-	held = held[:0]
+	held := make([]*Lock, 0, len(l.held))
 	for k := range l.held {
 		held = append(held, k)
 	}
 	l.mu.Unlock()
+	lost := 0
 	for _, k := range held {
 		if k.lose(ReasonClosed, nil) {
 			lost++
@@ -181,7 +190,7 @@ func (l *Locker) Close(ctx context.Context) error {
 	}
 	l.stop()
 	l.keeper.Close()
-	return fmt.Errorf("etcdlock: closed with %d locks still held, left to expire: %w", lost, context.Cause(ctx))
+	return fmt.Errorf("etcdlock: closed with %d locks still held, left to expire: %w", lost, ended(ctx))
 }
 
 // observe calls the Observer, whose panic is not ours to die of.

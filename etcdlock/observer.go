@@ -12,6 +12,7 @@ import (
 // and a release on the goroutine that asked, for a loss on one of its own. It
 // should return soon. A panic in it is caught and logged.
 type Observer interface {
+	// Observe is told of one event.
 	Observe(Event)
 }
 

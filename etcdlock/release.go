@@ -84,7 +84,7 @@ func (k *Lock) await(ctx context.Context) error {
 	case <-k.released:
 		return k.outcome
 	case <-ctx.Done():
-		return fmt.Errorf("etcdlock: release of %q under way: %w", k.name, errors.Join(ErrUnknown, context.Cause(ctx)))
+		return fmt.Errorf("etcdlock: release of %q under way: %w", k.name, errors.Join(ErrUnknown, ended(ctx)))
 	}
 }
 

@@ -35,6 +35,7 @@ type session struct {
 	names   map[string]tenant
 	over    bool          // its lease ended by itself
 	tainted bool          // takes no new names; revoked with its last one
+	spared  bool          // but not revoked: the work of a lock that was on it may still run
 	since   clock.Reading // when it became idle
 }
 
@@ -124,12 +125,14 @@ func (l *Locker) leave(s *session, name string, how parting) {
 		l.reaper = time.AfterFunc(l.ttl, l.reap)
 	}
 	last := len(s.names) == 0
+	s.spared = s.spared || how == abandoned
+	spared := s.spared
 	l.mu.Unlock()
 	if fits || !last {
 		return
 	}
 	s.lease.Stop()
-	if how != abandoned {
+	if !spared {
 		l.background(func(ctx context.Context) { l.revoke(ctx, s.lease.ID()) })
 	}
 }

@@ -4,7 +4,11 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"go.uber.org/goleak"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestSinceAddsSuspendAndIgnoresSlew(t *testing.T) {
 	for _, c := range []struct {

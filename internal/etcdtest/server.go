@@ -14,6 +14,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/raft/v3/raftpb"
 	"go.uber.org/zap"
 )
 
@@ -145,17 +146,8 @@ func (s *Server) boot() error {
 // ready waits until the member serves and warms the shared client up, so that its connection is not mistaken for
 // something a test left behind.
 func (s *Server) ready() error {
-	e := s.running()
-	limit := time.NewTimer(readyTimeout)
-	defer limit.Stop()
-	select {
-	case <-e.Server.ReadyNotify():
-	case <-e.Server.StopNotify():
-		return errors.New("etcd stopped while starting")
-	case err := <-e.Err():
-		return fmt.Errorf("etcd failed while starting: %w", err)
-	case <-limit.C:
-		return fmt.Errorf("etcd not ready within %v", readyTimeout)
+	if err := s.elected(); err != nil {
+		return err
 	}
 	if s.admin == nil {
 		admin, err := clientv3.New(clientConfig([]string{s.client}))
@@ -170,6 +162,38 @@ func (s *Server) ready() error {
 		return fmt.Errorf("first call: %w", err)
 	}
 	return nil
+}
+
+// elected waits until the member serves. A member that is alone is told to stand for election at once: by itself it
+// waits a random time of up to a second first, which would be most of the run time of a short test.
+func (s *Server) elected() error {
+	e := s.running()
+	id := uint64(e.Server.MemberID())
+	urge := &raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), To: &id, From: &id}
+	ctx, cancel := context.WithTimeout(context.Background(), readyTimeout)
+	defer cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-e.Server.ReadyNotify():
+			return nil
+		case <-e.Server.StopNotify():
+			return errors.New("etcd stopped while starting")
+		case err := <-e.Err():
+			return fmt.Errorf("etcd failed while starting: %w", err)
+		case <-ctx.Done():
+			return fmt.Errorf("etcd not ready within %v", readyTimeout)
+		case <-tick.C:
+			if s.cfg.initial != "" {
+				continue
+			}
+			// Not before the member has applied that it is one; a leader ignores it.
+			if err := e.Server.Process(ctx, urge); err != nil {
+				return fmt.Errorf("stand for election: %w", err)
+			}
+		}
+	}
 }
 
 func (s *Server) running() *embed.Etcd {

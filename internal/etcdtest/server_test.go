@@ -28,13 +28,18 @@ func put(tb testing.TB, c *clientv3.Client, key string, opts ...clientv3.OpOptio
 func TestStart(t *testing.T) {
 	LeakCheck(t)
 	stalls := Stalls(t)
-	from := time.Now()
-	s := Start(t)
-	to := time.Now()
-	stalls.Judge(t, "start", []Sample{{from, to, to.Sub(from)}}, 1, time.Second)
-	if rev, got := put(t, s.Client(t), "k"), s.Revision(t); got != rev {
-		t.Errorf("Revision() = %d after a put at %d", got, rev)
+	var starts []Sample
+	for range 10 {
+		from := time.Now()
+		s := Start(t)
+		to := time.Now()
+		starts = append(starts, Sample{from, to, to.Sub(from)})
+		if rev, got := put(t, s.Client(t), "k"), s.Revision(t); got != rev {
+			t.Errorf("Revision() = %d after a put at %d", got, rev)
+		}
 	}
+	// The median: a disk or a processor that others keep busy delays single starts without stalling this process.
+	stalls.Judge(t, "start", starts, 0.5, 500*time.Millisecond)
 }
 
 func TestMinimumTTLIsProductions(t *testing.T) {
