@@ -1,0 +1,217 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// slow leaves room to interrupt a run between two of its events.
+func slow(more ...string) []string {
+	return append([]string{"-json", "-ttl", "2s", "-pace", "150ms"}, more...)
+}
+
+func TestInterrupt(t *testing.T) {
+	for _, moment := range []struct {
+		kind string
+		nth  int
+	}{
+		{kindRun, 1}, // etcd is being started
+		{kindEtcd, 1},
+		{kindWaiting, 1}, // the workers are being started
+		{kindWaiting, 3},
+		{kindAcquired, 1},
+		{kindBooked, 2},
+		{kindStopped, 1}, // a child stands still
+		{kindAcquired, 2},
+		{kindResumed, 1},
+		{kindRefused, 1},
+	} {
+		t.Run(fmt.Sprint(moment.kind, moment.nth), func(t *testing.T) {
+			t.Parallel()
+			p := start(t, slow()...)
+			p.until(moment.kind, moment.nth)
+			p.signal(os.Interrupt)
+			at := time.Now()
+			if code := p.end(); code != 130 || !strings.Contains(p.stderr.String(), "interrupted") {
+				t.Errorf("exit %d, stderr %q, want 130", code, p.stderr.String())
+			}
+			if d := time.Since(at); d >= grace {
+				t.Errorf("it took %v to end: a worker was killed instead of ended", d)
+			}
+			p.wantNothingLeft()
+		})
+	}
+}
+
+func TestInterruptAtRandom(t *testing.T) {
+	for i := range 4 {
+		phase := time.Duration(rand.Int64N(int64(3500 * time.Millisecond)))
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			t.Parallel()
+			t.Logf("interrupted %v after its first event", phase)
+			p := start(t, slow()...)
+			p.until(kindRun, 1)
+			timer := time.AfterFunc(phase, func() { _ = p.cmd.Process.Signal(os.Interrupt) })
+			defer timer.Stop()
+			if code := p.end(); code != 130 {
+				t.Errorf("exit %d, want 130; events %v", code, kinds(p.events))
+			}
+			p.wantNothingLeft()
+		})
+	}
+}
+
+// SIGTERM is what everything but a terminal sends; it exits as shells expect.
+func TestTerminate(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "ledger.db")
+	p := start(t, slow("-ledger", path)...)
+	p.until(kindAcquired, 1)
+	p.signal(syscall.SIGTERM)
+	if code := p.end(); code != 143 {
+		t.Errorf("exit %d, want 143", code)
+	}
+	p.wantNothingLeft()
+	if _, err := os.Stat(path); p.find(kindBooked) == nil && !os.IsNotExist(err) {
+		t.Errorf("a ledger without entries was left behind: %v", err)
+	}
+}
+
+// A second Ctrl-C does not wait for anybody.
+func TestInterruptTwice(t *testing.T) {
+	t.Parallel()
+	p := start(t, slow()...)
+	p.until(kindStopped, 1)
+	p.signal(os.Interrupt)
+	p.signal(os.Interrupt)
+	if code := p.end(); code != 130 {
+		t.Errorf("exit %d, want 130", code)
+	}
+	p.wantNothingLeft()
+}
+
+// The supervisor is killed while a worker is stopped: nobody is there to end the workers but themselves.
+func TestSupervisorKilled(t *testing.T) {
+	t.Parallel()
+	p := start(t, slow()...)
+	p.until(kindStopped, 1)
+	p.signal(os.Kill)
+	_ = p.cmd.Wait()
+	for deadline := time.Now().Add(10 * time.Second); len(p.processes()) > 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("processes left: %v", p.processes())
+		}
+	}
+}
+
+// A worker crashes while it holds the lock: the run fails, and says of whom.
+func TestWorkerKilled(t *testing.T) {
+	t.Parallel()
+	p := start(t, slow()...)
+	e := p.until(kindBooked, 1)
+	if err := syscall.Kill(e.PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if code := p.end(); code != exitError || !strings.Contains(p.stderr.String(), e.Who+": signal: killed") {
+		t.Errorf("exit %d, stderr %q; want %d, naming %s", code, p.stderr.String(), exitError, e.Who)
+	}
+	if c := p.find(kindCleaned); c == nil || c.Count == 0 {
+		t.Errorf("its key was not removed: %+v", c)
+	}
+	p.wantNothingLeft()
+}
+
+// The reader of the timeline goes away, as with `billing | head`.
+func TestOutputClosed(t *testing.T) {
+	t.Parallel()
+	p := start(t, slow()...)
+	p.until(kindAcquired, 1)
+	p.out.Close()
+	if code := p.wait(); code != 128+int(syscall.SIGPIPE) && code != exitError {
+		t.Errorf("exit %d, stderr %q", code, p.stderr.String())
+	}
+	p.wantNothingLeft()
+}
+
+func TestEndpoints(t *testing.T) {
+	t.Parallel()
+	e, addr, err := startEtcd(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Close)
+	client, err := newClient([]string{addr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	for _, c := range []struct {
+		kind string
+		nth  int
+		code int
+	}{
+		{"", 0, exitOK},
+		{kindWaiting, 3, 130},
+		{kindStopped, 1, 130},
+		{kindAcquired, 2, 130},
+	} {
+		t.Run(fmt.Sprint(c.kind, c.nth), func(t *testing.T) {
+			p := start(t, slow("-endpoints", addr)...)
+			if c.kind != "" {
+				p.until(c.kind, c.nth)
+				p.signal(os.Interrupt)
+			}
+			if code := p.end(); code != c.code {
+				t.Errorf("exit %d, want %d; stderr %q", code, c.code, p.stderr.String())
+			}
+			p.wantNothingLeft()
+			wantNoTrace(t, client)
+		})
+	}
+}
+
+// wantNoTrace checks that a run has left no key in etcd at once, and no lease after the TTL.
+func wantNoTrace(t *testing.T, client *clientv3.Client) {
+	t.Helper()
+	r, err := client.Get(t.Context(), "", clientv3.WithPrefix())
+	if err != nil || len(r.Kvs) > 0 {
+		t.Errorf("keys left in etcd: %v, %v", r.Kvs, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
+	defer cancel()
+	for {
+		leases, err := client.Leases(ctx)
+		if err != nil {
+			t.Fatalf("leases left in etcd: %v", err)
+		}
+		if len(leases.Leases) == 0 {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// Nobody listens at the address: a clear error, and neither a ledger nor a worker.
+func TestEndpointsUnreachable(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "ledger.db")
+	p := start(t, "-endpoints", "127.0.0.1:1", "-ledger", path)
+	if _, code := p.text(); code != exitError || !strings.Contains(p.stderr.String(), "127.0.0.1:1") {
+		t.Errorf("exit %d, stderr %q", code, p.stderr.String())
+	}
+	if _, err := os.Stat(path); !os.IsNotExist(err) {
+		t.Errorf("the ledger was created: %v", err)
+	}
+	p.wantNothingLeft()
+}

@@ -1,0 +1,183 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/revfence/revfence/etcdlock"
+	"github.com/revfence/revfence/fencing"
+)
+
+// lockName is the one lock that the three workers share.
+const lockName = "nightly-reconciliation"
+
+// job is what the supervisor tells a worker.
+type job struct {
+	Name      string        `json:"name"`
+	Endpoints []string      `json:"endpoints"`
+	Prefix    string        `json:"prefix"` // in etcd; of this run alone
+	TTL       time.Duration `json:"ttl"`
+	Pace      time.Duration `json:"pace"`
+	Ledger    string        `json:"ledger"`
+	Fenced    bool          `json:"fenced"`
+}
+
+// errStopped ends a worker that was told to end.
+var errStopped = errors.New("told to stop")
+
+// workerMain is main of a worker process. It reports on stdout; the end of stdin means that the supervisor
+// is gone.
+func workerMain(j job, stdin io.Reader, stdout io.Writer) int {
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, endSignals...) // SIGPIPE among them: with the supervisor gone, the lock is still to be released
+	defer signal.Stop(signals)
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	go func() {
+		<-signals
+		cancel(errStopped)
+	}()
+	go func() {
+		_, _ = io.Copy(io.Discard, stdin)
+		cancel(errStopped)
+	}()
+	r := newReporter(stdout, j.Name, os.Getpid())
+	if err := work(ctx, j, r); err != nil && !errors.Is(err, errStopped) {
+		r.report(event{Kind: kindFailed, Text: err.Error()})
+		return exitError
+	}
+	return exitOK
+}
+
+// work takes the lock, books what is open, and releases the lock.
+func work(ctx context.Context, j job, r *reporter) (err error) {
+	client, err := newClient(j.Endpoints)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	var fence *ledgerFence
+	if j.Fenced {
+		fence = &ledgerFence{lock: lockName}
+	}
+	books, err := openLedger(j.Ledger, fence, 10*time.Second)
+	if err != nil {
+		return err
+	}
+	defer books.close()
+	locker, err := etcdlock.New(client, etcdlock.WithTTL(j.TTL), etcdlock.WithPrefix(j.Prefix), etcdlock.WithIdentity(j.Name))
+	if err != nil {
+		return err
+	}
+	defer func() {
+		c, cancel := context.WithTimeout(context.Background(), releaseTime)
+		defer cancel()
+		if cerr := locker.Close(c); err == nil && cerr != nil {
+			err = fmt.Errorf("closing the locker: %w", cerr)
+		}
+	}()
+
+	r.report(event{Kind: kindWaiting, Text: fmt.Sprintf("process %d asks for the lock", os.Getpid())})
+	var opts []etcdlock.LockOption
+	raised := "; the ledger is not fenced"
+	if j.Fenced {
+		// Raises the ledger's mark before Lock returns: before this holder reads anything.
+		opts = append(opts, etcdlock.WithFences(armer{books}))
+		raised = " and has shown it to the ledger"
+	}
+	lock, err := locker.Lock(ctx, lockName, opts...)
+	if ctx.Err() != nil && err != nil {
+		return errStopped
+	}
+	if err != nil {
+		return fmt.Errorf("lock: %w", err)
+	}
+	r.report(event{Kind: kindAcquired, Token: int64(lock.Token()), Key: lock.Key(), Text: fmt.Sprintf("HAS THE LOCK with token %d%s", lock.Token(), raised)})
+	told := make(chan bool)
+	go func() {
+		<-lock.Context().Done()
+		told <- tellLoss(context.Cause(lock.Context()), lock, r)
+	}()
+
+	err = reconcile(ctx, j, books, lock, r)
+
+	c, cancel := context.WithTimeout(context.Background(), releaseTime)
+	defer cancel()
+	uerr := lock.Unlock(c)
+	if !<-told && !tellLoss(uerr, lock, r) && err == nil && uerr != nil {
+		err = fmt.Errorf("unlock: %w", uerr)
+	}
+	return err
+}
+
+// releaseTime bounds how long releasing may take; what is not released then ends with its lease.
+const releaseTime = 2 * time.Second
+
+// tellLoss reports a loss that etcdlock has told us of, when err is one.
+func tellLoss(err error, lock *etcdlock.Lock, r *reporter) bool {
+	lost, ok := errors.AsType[*etcdlock.LostError](err)
+	if ok {
+		r.report(event{Kind: kindLost, Token: int64(lock.Token()), Text: fmt.Sprintf("hears from etcdlock that it has lost the lock (%v)", lost.Reason)})
+	}
+	return ok
+}
+
+// reconcile books every invoice that is open when it starts, each in a transaction of its own.
+//
+// It is the code of the incident: once it has the lock and its list, it does not look at the lock again. Your
+// code should, with lock.Require before each step and lock.Context() for its calls; that makes a late write
+// rare. It cannot make it impossible: the process may be paused between any look and the write after it,
+// which is what happens here. It is the same loop with and without the fence.
+func reconcile(ctx context.Context, j job, books *ledger, lock *etcdlock.Lock, r *reporter) error {
+	token := lock.Token()
+	open, err := books.open(context.Background(), token)
+	if refused(err, "reads the ledger", event{Token: int64(token)}, r) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("reading what is open: %w", err)
+	}
+	text := fmt.Sprintf("reads the ledger: %d invoices are open", len(open))
+	if len(open) == 0 {
+		text = "reads the ledger: nothing is open"
+	}
+	r.report(event{Kind: kindOpen, Token: int64(token), Count: len(open), Text: text})
+	for i, v := range open {
+		e := event{Token: int64(token), Invoice: v.ID, Index: i + 1, Count: len(open)}
+		e.Kind, e.Text = kindPreparing, "prepares "+v.ID
+		r.report(e)
+		select {
+		case <-time.After(j.Pace): // rating, rendering, ... all that takes time between deciding to write and writing
+		case <-ctx.Done():
+			return errStopped
+		}
+		// Not under the lock's context: see above.
+		err := books.book(context.Background(), token, j.Name, v)
+		if refused(err, "writes "+v.ID, e, r) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("booking %s: %w", v.ID, err)
+		}
+		e.Kind, e.Text = kindBooked, fmt.Sprintf("books %s  %s  %s", v.ID, v.amount(), v.Customer)
+		r.report(e)
+	}
+	r.report(event{Kind: kindDone, Token: int64(token), Count: len(open), Text: fmt.Sprintf("is done: %d booked", len(open))})
+	return nil
+}
+
+// refused reports that the ledger has refused the token, when that is what err says.
+func refused(err error, what string, e event, r *reporter) bool {
+	stale, ok := errors.AsType[*fencing.StaleError](err)
+	if ok {
+		e.Kind, e.Mark = kindRefused, int64(stale.HighWater)
+		e.Text = fmt.Sprintf("%s: REFUSED as stale, its token %d is below the ledger's mark %d; stops", what, stale.Token, stale.HighWater)
+		r.report(e)
+	}
+	return ok
+}
