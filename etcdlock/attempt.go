@@ -70,12 +70,14 @@ func (a *attempt) run(ctx context.Context, wait bool) (*Lock, error) {
 		}
 	}
 	gone := rpctypes.Error(err) == rpctypes.ErrLeaseNotFound
-	a.withdraw(gone)
-	if errors.Is(err, ErrRevisionRegressed) {
+	placeLost := gone || errors.Is(err, view.ErrPlaceLost) || errors.Is(context.Cause(ctx), view.ErrPlaceLost)
+	regressed := errors.Is(err, ErrRevisionRegressed)
+	a.withdraw(gone, placeLost || regressed)
+	if regressed {
 		l.log.Error("etcd revision went backwards", zap.String("lock", a.name), zap.Error(err))
 		l.discard()
 	}
-	if gone || errors.Is(context.Cause(ctx), view.ErrPlaceLost) {
+	if placeLost {
 		return nil, view.ErrPlaceLost
 	}
 	return nil, err
@@ -163,20 +165,24 @@ func (a *attempt) hold(ctx context.Context) (*Lock, error) {
 }
 
 // withdraw takes back what the attempt wrote, in the background. gone says
-// that its lease is known not to exist.
-func (a *attempt) withdraw(gone bool) {
+// that its lease is known not to exist; suspect, that its key or its lease ended
+// unbidden or etcd was set back, so that no other name should get its session.
+func (a *attempt) withdraw(gone, suspect bool) {
 	l, s := a.locker, a.session
+	how := clean
+	if gone || suspect {
+		how = dirty
+	}
 	switch {
 	case gone:
-		l.leave(s, a.name, dirty)
+		l.leave(s, a.name, how)
 	case a.Dirty:
 		l.scrub(s, a.Key)
 		l.leave(s, a.name, dirty)
 	case a.Rev == 0: // not written, or refused
-		l.leave(s, a.name, clean)
+		l.leave(s, a.name, how)
 	default:
 		l.background(func(ctx context.Context) {
-			how := clean
 			if err := l.erase(ctx, a.Key, fencing.Token(a.Rev)); err != nil {
 				how = dirty
 				l.scrub(s, a.Key)

@@ -31,6 +31,19 @@ func exampleEtcd() (endpoints []string, stop func()) {
 	}
 }
 
+// exampleClient returns a client of an etcd of its own.
+func exampleClient() (*clientv3.Client, func()) {
+	endpoints, stop := exampleEtcd()
+	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints})
+	if err != nil {
+		log.Fatal(err)
+	}
+	return client, func() {
+		client.Close()
+		stop()
+	}
+}
+
 func Example() {
 	endpoints, stop := exampleEtcd()
 	defer stop()
@@ -63,13 +76,8 @@ func Example() {
 }
 
 func ExampleLocker_TryLock() {
-	endpoints, stop := exampleEtcd()
+	client, stop := exampleClient()
 	defer stop()
-	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints})
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer client.Close()
 	ctx := context.Background()
 
 	mine, err := etcdlock.New(client, etcdlock.WithIdentity("worker-1"))
@@ -97,13 +105,8 @@ func ExampleLocker_TryLock() {
 }
 
 func ExampleLock_Txn() {
-	endpoints, stop := exampleEtcd()
+	client, stop := exampleClient()
 	defer stop()
-	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints})
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer client.Close()
 	ctx := context.Background()
 	locker, err := etcdlock.New(client)
 	if err != nil {
@@ -134,13 +137,8 @@ func ExampleLock_Txn() {
 }
 
 func ExampleLock_Require() {
-	endpoints, stop := exampleEtcd()
+	client, stop := exampleClient()
 	defer stop()
-	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints})
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer client.Close()
 	ctx := context.Background()
 	locker, err := etcdlock.New(client, etcdlock.WithTTL(20*time.Second))
 	if err != nil {

@@ -98,10 +98,11 @@ func (k *Lock) release(ctx context.Context) (parting, error) {
 	for {
 		resp, err := l.view.Commit(ctx, []clientv3.Cmp{k.IsOwner()}, []clientv3.Op{clientv3.OpDelete(k.key)}, nil)
 		switch {
-		case resp != nil && resp.Succeeded && !unsure:
+		case resp != nil && resp.Succeeded && !unsure && err == nil:
 			return clean, nil
 		case resp != nil && (resp.Succeeded || unsure):
-			// An attempt without an answer has deleted it, or may do so again.
+			// An attempt without an answer has deleted it, or may do so again;
+			// or etcd was set back, and the lease has who knows what else.
 			return dirty, nil
 		case resp != nil:
 			return dirty, &LostError{Name: k.name, Token: k.token, Reason: ReasonKeyGone}
@@ -131,12 +132,9 @@ func (l *Locker) stopRenewing(s *session) {
 // than limit in all.
 func graceful(ctx context.Context, grace, limit time.Duration) (context.Context, func()) {
 	out, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
-	var timer *time.Timer
-	timer = time.AfterFunc(limit, cancel)
-	stop := context.AfterFunc(ctx, func() { timer.Reset(grace) })
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(grace, cancel) })
 	return out, func() {
 		stop()
-		timer.Stop()
 		cancel()
 	}
 }

@@ -181,6 +181,9 @@ func (l *Locker) discard() {
 	for _, s := range l.room {
 		s.tainted = true
 	}
+	for k := range l.held {
+		k.session.tainted = true
+	}
 	l.retireLocked(func(*session) bool { return true })
 }
 

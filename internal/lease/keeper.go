@@ -47,6 +47,7 @@ type Keeper struct {
 	mu        sync.Mutex
 	closed    bool
 	leases    map[int64]*Lease
+	granting  map[clientv3.LeaseID]chan struct{} // closed when the grant was answered
 	main      *stream
 	rescue    *rescue
 	pulse     *time.Timer
@@ -56,7 +57,7 @@ type Keeper struct {
 
 // NewKeeper returns a Keeper with no lease.
 func NewKeeper(c Config) *Keeper {
-	k := &Keeper{Config: c, clock: c.Clock, leases: make(map[int64]*Lease)}
+	k := &Keeper{Config: c, clock: c.Clock, leases: make(map[int64]*Lease), granting: make(map[clientv3.LeaseID]chan struct{})}
 	k.ctx, k.cancel = context.WithCancel(context.Background())
 	return k
 }
@@ -67,14 +68,17 @@ var errClosed = errors.New("lease: keeper closed")
 // that after an error, when the lease may exist all the same, id says which
 // one to revoke. onEnd is called once, when the lease has ended without Stop.
 func (k *Keeper) Grant(ctx context.Context, ttl, margin time.Duration, onEnd func(End, error)) (l *Lease, id clientv3.LeaseID, err error) {
-	ctx, cancel := context.WithTimeout(ctx, callLimit)
-	defer cancel()
 	req := &pb.LeaseGrantRequest{ID: rand.Int64N(1<<63-1) + 1, TTL: int64(ttl / time.Second)}
 	id = clientv3.LeaseID(req.ID)
 	sent := k.clock.Now()
-	resp, err := k.Remote.LeaseGrant(ctx, req)
+	resp, err := k.grant(ctx, req)
+	if rpctypes.Error(err) == rpctypes.ErrLeaseExist {
+		// clientv3 sends a grant again whose reply was lost. Nobody else has
+		// this id, so the first one is ours, granted after sent.
+		resp, err = &pb.LeaseGrantResponse{ID: req.ID, TTL: req.TTL}, nil
+	}
 	if err != nil {
-		return nil, id, clientv3.ContextError(ctx, err)
+		return nil, id, err
 	}
 	granted := time.Duration(resp.TTL) * time.Second
 	if resp.Error != "" || granted <= margin {
@@ -92,8 +96,46 @@ func (k *Keeper) Grant(ctx context.Context, ttl, margin time.Duration, onEnd fun
 	return l, id, nil
 }
 
+// grant makes the call, which goes on when ctx has ended: a revoke that overtook
+// it on the way would find nothing to revoke, and leave the lease for a TTL.
+func (k *Keeper) grant(ctx context.Context, req *pb.LeaseGrantRequest) (*pb.LeaseGrantResponse, error) {
+	var resp *pb.LeaseGrantResponse
+	var err error
+	id, answered := clientv3.LeaseID(req.ID), make(chan struct{})
+	k.mu.Lock()
+	if k.closed {
+		k.mu.Unlock()
+		return nil, errClosed
+	}
+	k.granting[id] = answered
+	k.wg.Go(func() {
+		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), callLimit)
+		defer cancel()
+		defer context.AfterFunc(k.ctx, cancel)()
+		resp, err = k.Remote.LeaseGrant(call, req)
+		err = clientv3.ContextError(call, err)
+		k.mu.Lock()
+		delete(k.granting, id)
+		k.mu.Unlock()
+		close(answered)
+	})
+	k.mu.Unlock()
+	select {
+	case <-answered:
+		return resp, err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
 // Revoke revokes a lease, also one that is not known here.
 func (k *Keeper) Revoke(ctx context.Context, id clientv3.LeaseID) error {
+	k.mu.Lock()
+	answered := k.granting[id]
+	k.mu.Unlock()
+	if answered != nil {
+		<-answered // within callLimit
+	}
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
 	_, err := k.Remote.LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: int64(id)})

@@ -52,6 +52,7 @@ type Attempt struct {
 	Err error
 
 	waits bool
+	opts  []clientv3.OpOption   // of the stock code's read of the predecessor
 	pred  *clientv3.GetResponse // predecessor as the create transaction saw it
 	own   *clientv3.GetResponse // own key as the last read saw it
 }

@@ -2,6 +2,7 @@ package view
 
 import (
 	"context"
+	"errors"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -31,10 +32,10 @@ func (k kv) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*cl
 		return a.own, nil // read together with the absence of older keys
 	}
 	older := a.pred
-	a.pred = nil
+	a.pred, a.opts = nil, opts
 	if older == nil {
 		var err error
-		if older, err = k.older(ctx, a, clientv3.OpGet(key, opts...)); err != nil {
+		if older, err = k.older(ctx, a, opts); err != nil {
 			return nil, err
 		}
 	}
@@ -47,17 +48,12 @@ func (k kv) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*cl
 }
 
 // older reads the predecessor and the own key in one linearizable transaction.
-func (k kv) older(ctx context.Context, a *Attempt, get clientv3.Op) (*clientv3.GetResponse, error) {
+func (k kv) older(ctx context.Context, a *Attempt, opts []clientv3.OpOption) (*clientv3.GetResponse, error) {
 	var pause Backoff
 	for {
-		resp, err := k.v.Commit(ctx, nil, []clientv3.Op{get, clientv3.OpGet(a.Key)}, nil)
-		if err == nil {
-			older, own := reads(resp, 0), reads(resp, 1)
-			if len(own.Kvs) == 0 || own.Kvs[0].CreateRevision != a.Rev {
-				return nil, ErrPlaceLost
-			}
-			a.own = own
-			return older, nil
+		older, err := k.v.place(ctx, a, opts)
+		if err == nil || errors.Is(err, ErrPlaceLost) {
+			return older, err
 		}
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
@@ -66,6 +62,20 @@ func (k kv) older(ctx context.Context, a *Attempt, get clientv3.Op) (*clientv3.G
 			return nil, err
 		}
 	}
+}
+
+// place reads once what stands before the own key, and that key itself.
+func (v *View) place(ctx context.Context, a *Attempt, opts []clientv3.OpOption) (*clientv3.GetResponse, error) {
+	resp, err := v.Commit(ctx, nil, []clientv3.Op{clientv3.OpGet(a.Queue, opts...), clientv3.OpGet(a.Key)}, nil)
+	if err != nil {
+		return nil, err
+	}
+	older, own := reads(resp, 0), reads(resp, 1)
+	if len(own.Kvs) == 0 || own.Kvs[0].CreateRevision != a.Rev {
+		return nil, ErrPlaceLost
+	}
+	a.own = own
+	return older, nil
 }
 
 // reads returns the i-th response of a transaction as a Get would have.
@@ -94,11 +104,17 @@ type create struct {
 func (t *create) If(c ...clientv3.Cmp) clientv3.Txn  { t.cmps = append(t.cmps, c...); return t }
 func (t *create) Else(o ...clientv3.Op) clientv3.Txn { t.els = append(t.els, o...); return t }
 
-// Then puts who is asking into the value of the own key.
+// Then puts who is asking into the value of the own key, and reads the
+// predecessor in place of the holder: whether there is one is all that the
+// stock code wants to know.
 func (t *create) Then(ops ...clientv3.Op) clientv3.Txn {
 	for _, op := range ops {
-		if op.IsPut() && string(op.KeyBytes()) == t.a.Key {
+		switch {
+		case op.IsPut() && string(op.KeyBytes()) == t.a.Key:
 			op = clientv3.OpPut(t.a.Key, t.a.Holder, clientv3.WithLease(t.a.Lease))
+		case op.IsGet() && string(op.KeyBytes()) == t.a.Queue:
+			// The two youngest keys right after the put: our own and the one before.
+			op = clientv3.OpGet(t.a.Queue, append(clientv3.WithLastCreate(), clientv3.WithLimit(2))...)
 		}
 		t.then = append(t.then, op)
 	}
@@ -106,13 +122,11 @@ func (t *create) Then(ops ...clientv3.Op) clientv3.Txn {
 }
 
 func (t *create) Commit() (*clientv3.TxnResponse, error) {
-	// The two youngest keys right after the put: our own and the one before.
-	last := append(clientv3.WithLastCreate(), clientv3.WithLimit(2))
-	then := append(t.then, clientv3.OpGet(t.a.Queue, last...))
-	resp, err := t.v.create(t.ctx, t.a, t.cmps, then, t.els)
+	resp, err := t.v.create(t.ctx, t.a, t.cmps, t.then, t.els)
 	if resp != nil && resp.Succeeded {
-		t.a.pred = reads(resp, len(resp.Responses)-1)
-		t.a.pred.Kvs = t.a.pred.Kvs[1:]
+		got := reads(resp, 1)
+		t.a.pred = &clientv3.GetResponse{Header: resp.Header, Kvs: got.Kvs[1:]}
+		got.Kvs = got.Kvs[len(got.Kvs)-1:]
 	}
 	return resp, err
 }

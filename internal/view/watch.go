@@ -2,6 +2,7 @@ package view
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -37,11 +38,31 @@ func (w watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOptio
 		defer close(out)
 		// On an error the closed channel ends the stock code's wait: with
 		// ctx's error, or else with one that does not say why, so Err does.
-		if a.Err = w.v.Gone(ctx, Target{Key: key, Rev: op.Rev(), Every: reread}); a.Err == nil {
+		if a.Err = w.v.Gone(ctx, Target{Key: key, Rev: op.Rev(), Every: reread, First: w.first(a, key)}); a.Err == nil {
 			out <- clientv3.WatchResponse{Events: []*clientv3.Event{{Type: mvccpb.Event_DELETE}}}
 		}
 	}()
 	return out
+}
+
+// first looks at the whole place, not just the predecessor: if that has gone
+// before the watch stood, as it often has when holds are short, the stock
+// code's next read is answered already.
+func (w watcher) first(a *Attempt, pred string) func(context.Context) (bool, error) {
+	return func(ctx context.Context) (bool, error) {
+		older, err := w.v.place(ctx, a, a.opts)
+		if errors.Is(err, ErrPlaceLost) {
+			return false, err
+		}
+		if err != nil {
+			return false, lasting(ctx, err)
+		}
+		if len(older.Kvs) > 0 && string(older.Kvs[0].Key) == pred {
+			return false, nil // keys younger than ours are not older
+		}
+		a.pred = older
+		return true, nil
+	}
 }
 
 // A Target is a key as it was seen.
@@ -53,6 +74,8 @@ type Target struct {
 	Lease clientv3.LeaseID
 	// Every is how often to read the key in case an event is lost.
 	Every time.Duration
+	// First, unless nil, is the first read, once the watch stands.
+	First func(ctx context.Context) (gone bool, err error)
 }
 
 // Gone waits until the key that was there at t.Rev is there no longer: deleted,
@@ -87,6 +110,11 @@ func (v *View) Gone(ctx context.Context, t Target) error {
 func (v *View) watchOnce(ctx context.Context, t Target, tick *time.Timer) (bool, error) {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
+	key := func(ctx context.Context) (bool, error) { return v.gone(ctx, t) }
+	first := t.First
+	if first == nil {
+		first = key
+	}
 	opts := []clientv3.OpOption{clientv3.WithCreatedNotify()}
 	if t.Lease == 0 {
 		opts = append(opts, clientv3.WithFilterPut())
@@ -96,7 +124,7 @@ func (v *View) watchOnce(ctx context.Context, t Target, tick *time.Timer) (bool,
 	events := v.watcher.Watch(ctx, t.Key, opts...)
 	slow.Stop()
 	for {
-		look := false
+		var look func(context.Context) (bool, error)
 		select {
 		case resp, ok := <-events:
 			if !ok || resp.Err() != nil {
@@ -109,13 +137,15 @@ func (v *View) watchOnce(ctx context.Context, t Target, tick *time.Timer) (bool,
 				}
 			}
 			// A member at or below Rev delivers all that comes after.
-			look = resp.Created && resp.Header.Revision > t.Rev
+			if resp.Created && resp.Header.Revision > t.Rev {
+				look = first
+			}
 		case <-tick.C:
 			tick.Reset(Jitter(t.Every))
-			look = true
+			look = key
 		}
-		if look {
-			if gone, err := v.gone(ctx, t); gone || err != nil {
+		if look != nil {
+			if gone, err := look(ctx); gone || err != nil {
 				return gone, err
 			}
 		}
@@ -136,10 +166,15 @@ func (v *View) gone(ctx context.Context, t Target) (bool, error) {
 	case resp != nil: // also one below the floor: a restored etcd may lack the key
 		return len(resp.Kvs) == 0 || resp.Kvs[0].CreateRevision > t.Rev ||
 			t.Lease != 0 && clientv3.LeaseID(resp.Kvs[0].Lease) != t.Lease, nil
-	case ctx.Err() != nil:
-		return false, nil // the caller looks at its own context
-	case rpctypes.Error(err) == rpctypes.ErrPermissionDenied, !Transient(err):
-		return false, err
 	}
-	return false, nil
+	return false, lasting(ctx, err)
+}
+
+// lasting returns err if it will not pass. A read that failed otherwise is no
+// answer; and what the end of ctx means, its owner knows.
+func lasting(ctx context.Context, err error) error {
+	if ctx.Err() == nil && (rpctypes.Error(err) == rpctypes.ErrPermissionDenied || !Transient(err)) {
+		return err
+	}
+	return nil
 }

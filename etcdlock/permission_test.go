@@ -1,0 +1,155 @@
+package etcdlock_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+
+	"github.com/revfence/revfence/etcdlock"
+	"github.com/revfence/revfence/internal/etcdtest"
+)
+
+// secured starts a server with authentication on, where the user svc may do everything below /revfence/. At the end,
+// what is left is removed and authentication is off again.
+func secured(t testing.TB, opts ...etcdtest.Option) (srv *etcdtest.Server, root *clientv3.Client) {
+	t.Helper()
+	srv = startClean(t, soon, opts...)
+	ctx := testContext(t)
+	admin := srv.Admin()
+	end := clientv3.GetPrefixRangeEnd("/revfence/")
+	for _, step := range []func() error{
+		func() error { _, err := admin.UserAdd(ctx, "root", "secret"); return err },
+		func() error { _, err := admin.RoleAdd(ctx, "root"); return err },
+		func() error { _, err := admin.UserGrantRole(ctx, "root", "root"); return err },
+		func() error { _, err := admin.UserAdd(ctx, "svc", "password"); return err },
+		func() error { _, err := admin.RoleAdd(ctx, "locker"); return err },
+		func() error {
+			_, err := admin.RoleGrantPermission(ctx, "locker", "/revfence/", end, clientv3.PermissionType(clientv3.PermReadWrite))
+			return err
+		},
+		func() error { _, err := admin.UserGrantRole(ctx, "svc", "locker"); return err },
+		func() error { _, err := admin.AuthEnable(ctx); return err },
+	} {
+		if err := step(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	root = srv.Client(t, etcdtest.AsUser("root", "secret"))
+	t.Cleanup(func() {
+		ctx := testContext(t)
+		leases, err := root.Leases(ctx)
+		if err != nil {
+			t.Errorf("leases: %v", err)
+			return
+		}
+		for _, l := range leases.Leases {
+			if _, err := root.Revoke(ctx, l.ID); err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
+				t.Errorf("revoke: %v", err)
+			}
+		}
+		if _, err := root.AuthDisable(ctx); err != nil {
+			t.Errorf("authentication off: %v", err)
+		}
+	})
+	return srv, root
+}
+
+// TestPermissionRevoked: a holder is told with its next renewal, a waiter does not wait for ever, and whoever asks is
+// refused at once.
+func TestPermissionRevoked(t *testing.T) {
+	t.Parallel()
+	const ttl = 6 * time.Second
+	srv, root := secured(t)
+	stalls := etcdtest.Stalls(t)
+	ctx := testContext(t)
+	l := newLocker(t, srv.Client(t, etcdtest.AsUser("svc", "password")), etcdlock.WithTTL(ttl))
+	waiter := newLocker(t, srv.Client(t, etcdtest.AsUser("svc", "password")), etcdlock.WithTTL(ttl))
+	k := mustLock(t, l, "x")
+	next := goLock(ctx, waiter, "x")
+	eventually(t, "the waiter in the queue", func() bool {
+		queue, err := l.Queue(ctx, "x")
+		return err == nil && len(queue) == 2
+	})
+
+	from := time.Now()
+	if _, err := root.UserRevokeRole(ctx, "svc", "locker"); err != nil {
+		t.Fatal(err)
+	}
+	for what, take := range map[string]func() (*etcdlock.Lock, error){
+		"Lock":    func() (*etcdlock.Lock, error) { return l.Lock(ctx, "y") },
+		"TryLock": func() (*etcdlock.Lock, error) { return l.TryLock(ctx, "y") },
+	} {
+		if k, err := take(); k != nil || !errors.Is(err, rpctypes.ErrPermissionDenied) {
+			t.Errorf("%s: %v, %v", what, k, err)
+		}
+	}
+	asked := time.Now()
+	stalls.Judge(t, "refusals", []etcdtest.Sample{{From: from, To: asked, Value: asked.Sub(from)}}, 1, time.Second)
+	lost := lostTo(t, k)
+	told := time.Now()
+	if lost.Reason != etcdlock.ReasonDenied || !errors.Is(lost, rpctypes.ErrPermissionDenied) {
+		t.Errorf("lost: %+v", lost)
+	}
+	stalls.Judge(t, "loss", []etcdtest.Sample{{From: from, To: told, Value: told.Sub(from)}}, 1, ttl/3+500*time.Millisecond)
+	if r := receive(t, "waiter", next); r.lock != nil || !errors.Is(r.err, rpctypes.ErrPermissionDenied) {
+		t.Errorf("waiter: %+v", r)
+	}
+	mustLostUnlock(t, k)
+}
+
+// TestNoPermission: for a prefix that the user may not write.
+func TestNoPermission(t *testing.T) {
+	t.Parallel()
+	srv, _ := secured(t)
+	stalls := etcdtest.Stalls(t)
+	l := newLocker(t, srv.Client(t, etcdtest.AsUser("svc", "password")), etcdlock.WithPrefix("/elsewhere/"))
+	from := time.Now()
+	_, err := l.Lock(testContext(t), "x")
+	to := time.Now()
+	wantIs(t, "Lock", err, rpctypes.ErrPermissionDenied)
+	stalls.Judge(t, "Lock", []etcdtest.Sample{{From: from, To: to, Value: to.Sub(from)}}, 1, time.Second)
+	_, err = newLocker(t, srv.Client(t)).Lock(testContext(t), "x")
+	wantIs(t, "Lock without a user", err, rpctypes.ErrUserEmpty)
+}
+
+// TestAuthTokenExpires: with a user and a password the client fetches another, and nobody notices.
+func TestAuthTokenExpires(t *testing.T) {
+	t.Parallel()
+	srv, _ := secured(t, etcdtest.WithEmbedConfig(func(c *embed.Config) { c.AuthTokenTTL = 1 }))
+	l := newLocker(t, srv.Client(t, etcdtest.AsUser("svc", "password")), etcdlock.WithTTL(2*time.Second))
+	k := mustLock(t, l, "x")
+	pass(4 * time.Second)
+	live(t, k)
+	if err := k.Check(testContext(t)); err != nil {
+		t.Errorf("Check: %v", err)
+	}
+	mustUnlock(t, k)
+	pass(3 * time.Second) // with a token that expires and a session that waits for use
+	mustUnlock(t, mustLock(t, l, "x"))
+}
+
+// TestStaticTokenInvalid: a client that was given a token and no password cannot fetch another, so its lock is lost with
+// the next renewal.
+func TestStaticTokenInvalid(t *testing.T) {
+	t.Parallel()
+	const ttl = 6 * time.Second
+	srv, root := secured(t)
+	ctx := testContext(t)
+	auth, err := root.Authenticate(ctx, "svc", "password")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newLocker(t, srv.Client(t, func(c *clientv3.Config) { c.Token = auth.Token }), etcdlock.WithTTL(ttl))
+	k := mustLock(t, l, "x")
+	if _, err := root.UserChangePassword(ctx, "svc", "another"); err != nil {
+		t.Fatal(err)
+	}
+	if lost := lostTo(t, k); lost.Reason != etcdlock.ReasonUnauthenticated {
+		t.Errorf("lost: %+v", lost)
+	}
+	mustLostUnlock(t, k)
+}

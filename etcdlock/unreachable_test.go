@@ -1,0 +1,180 @@
+package etcdlock_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/revfence/revfence/etcdlock"
+	"github.com/revfence/revfence/internal/etcdtest"
+	"github.com/revfence/revfence/internal/faultkit"
+)
+
+// TestLockReturnsWithItsContext: within 100 ms of its context's end, whatever became of etcd and whatever was under way,
+// and what it has left there is gone within the TTL.
+func TestLockReturnsWithItsContext(t *testing.T) {
+	const locks, ttl = 10, 2 * time.Second
+	for _, c := range []struct {
+		what string
+		at   string // the call during which etcd becomes unreachable; "" for none
+		down func(*faultkit.Proxy)
+		wait bool // etcd becomes unreachable while another holds the locks
+		addr string
+	}{
+		{what: "connection refused", addr: "127.0.0.1:1"},
+		{what: "black hole from the start", down: func(p *faultkit.Proxy) { p.BlackHole() }},
+		{what: "black hole while waiting", wait: true, down: func(p *faultkit.Proxy) { p.BlackHole() }},
+		{what: "disconnected while waiting", wait: true, down: func(p *faultkit.Proxy) { p.Cut() }},
+		{what: "grant unanswered", at: "Lease/LeaseGrant", down: func(p *faultkit.Proxy) { p.BlackHole(faultkit.Down) }},
+		{what: "create transaction unanswered", at: "KV/Txn", down: func(p *faultkit.Proxy) { p.BlackHole(faultkit.Down) }},
+		{what: "create transaction held up", at: "KV/Txn", down: func(p *faultkit.Proxy) { p.Hold(faultkit.Up) }},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			srv := startClean(t, ttl+time.Second)
+			stalls := etcdtest.Stalls(t)
+			proxy := faultkit.NewProxy(t, srv.Endpoint())
+			addr := proxy.Addr()
+			if c.addr != "" {
+				addr = c.addr
+			}
+			breakDown := sync.OnceFunc(func() { c.down(proxy) })
+			during := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+				if c.at != "" && faultkit.Method(c.at)(method, req) {
+					breakDown()
+				}
+				return invoke(ctx, method, req, reply, cc, opts...)
+			}
+			l := newLocker(t, srv.Client(t, etcdtest.Via(addr), etcdtest.Unary(during)), etcdlock.WithTTL(ttl))
+			var held []*etcdlock.Lock
+			if c.wait {
+				held = lockAll(t, clientLocker(t, srv), locks)
+			} else if c.down != nil && c.at == "" {
+				breakDown()
+			}
+
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			var results []<-chan result
+			for i := range locks {
+				results = append(results, goLock(ctx, l, lockName(i)))
+			}
+			if c.wait {
+				awaitKeys(t, srv, "/revfence/", 2*locks)
+				breakDown()
+			}
+			pass(300 * time.Millisecond)
+			from := time.Now()
+			cancel()
+			var samples []etcdtest.Sample
+			for _, c := range results {
+				r := receive(t, "Lock", c)
+				samples = append(samples, etcdtest.Sample{From: from, To: r.at, Value: r.at.Sub(from)})
+				if r.lock != nil || !errors.Is(r.err, context.Canceled) {
+					t.Errorf("Lock: %v, %v", r.lock, r.err)
+				}
+				if r.at.Before(from) {
+					t.Errorf("Lock returned %v before its context's end: %v", from.Sub(r.at), r.err)
+				}
+			}
+			stalls.Judge(t, "Lock after its context's end", samples, 1, 100*time.Millisecond)
+			for _, k := range held {
+				mustUnlock(t, k)
+			}
+			// Still unreachable: nothing can be withdrawn.
+			deadline := from.Add(ttl + time.Second)
+			eventuallyWithin(t, "what Lock has left is gone", time.Until(deadline), func() bool {
+				return len(keys(t, srv, "").Kvs) == 0
+			})
+			proxy.Heal()
+		})
+	}
+}
+
+// TestLockDeadline: the same with a deadline, whose error says that it passed.
+func TestLockDeadline(t *testing.T) {
+	t.Parallel()
+	srv := startClean(t, soon)
+	k := mustLock(t, clientLocker(t, srv), "x")
+	l, unreachable := clientLocker(t, srv), newLocker(t, srv.Client(t, etcdtest.Via("127.0.0.1:1")))
+	for what, l := range map[string]*etcdlock.Locker{"held by another": l, "unreachable": unreachable} {
+		cause := errors.New("the caller's reason")
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 200*time.Millisecond, cause)
+		defer cancel()
+		_, err := l.Lock(ctx, "x")
+		wantIs(t, what, err, context.DeadlineExceeded, cause)
+		wantText(t, what, err, `"x"`)
+	}
+	// TryLock does not wait, for the lock or for etcd.
+	from := time.Now()
+	_, err := unreachable.TryLock(testContext(t), "x")
+	if err == nil || errors.Is(err, etcdlock.ErrLocked) {
+		t.Errorf("TryLock: %v", err)
+	}
+	if took := time.Since(from); took > 10*time.Second {
+		t.Errorf("TryLock took %v", took)
+	}
+	awaitKeys(t, srv, "/revfence/x/", 1)
+	mustUnlock(t, k)
+}
+
+// TestCancelledInProcess: a waiter behind another goroutine of its own process leaves no trace, and those behind it move
+// up.
+func TestCancelledInProcess(t *testing.T) {
+	t.Parallel()
+	srv := startClean(t, soon)
+	var calls etcdtest.Counter
+	l := newLocker(t, srv.Client(t, etcdtest.Counted(&calls)))
+	k := mustLock(t, l, "x")
+	before := calls.Snapshot()
+	ctx, cancel := context.WithCancel(t.Context())
+	first := goLock(ctx, l, "x")
+	eventually(t, "a waiter", func() bool { return l.TurnsWaiting("x") == 1 })
+	second := goLock(testContext(t), l, "x")
+	eventually(t, "two waiters", func() bool { return l.TurnsWaiting("x") == 2 })
+	cancel()
+	r := receive(t, "Lock", first)
+	wantIs(t, "cancelled waiter", r.err, context.Canceled)
+	if got := calls.Snapshot().Sub(before); got.Calls() != 0 {
+		t.Errorf("etcd was asked: %v", got)
+	}
+	mustUnlock(t, k)
+	mustUnlock(t, granted(t, second))
+}
+
+// TestLockWaitsForEtcd: trouble that passes is waited out.
+func TestLockWaitsForEtcd(t *testing.T) {
+	t.Parallel()
+	srv := startClean(t, soon)
+	proxy := faultkit.NewProxy(t, srv.Endpoint())
+	l := newLocker(t, srv.Client(t, etcdtest.Via(proxy.Addr())))
+	proxy.Cut()
+	next := goLock(testContext(t), l, "x")
+	pass(300 * time.Millisecond)
+	select {
+	case r := <-next:
+		t.Fatalf("Lock while etcd cannot be reached: %+v", r)
+	default:
+	}
+	proxy.Heal()
+	mustUnlock(t, granted(t, next))
+
+	// A waiter that is cut off keeps its place.
+	holder := clientLocker(t, srv)
+	k := mustLock(t, holder, "y")
+	next = goLock(testContext(t), l, "y")
+	awaitKeys(t, srv, "/revfence/y/", 2)
+	_, revision, _ := place(t, srv, "y")
+	proxy.Cut()
+	mustUnlock(t, k)
+	pass(300 * time.Millisecond)
+	proxy.Heal()
+	got := granted(t, next)
+	if int64(got.Token()) != revision {
+		t.Errorf("token %d, but the place was of revision %d", got.Token(), revision)
+	}
+	mustUnlock(t, got)
+}
