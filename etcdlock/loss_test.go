@@ -48,6 +48,7 @@ func TestLossToldAtOnce(t *testing.T) {
 		}, []etcdlock.Reason{etcdlock.ReasonKeyGone}, true},
 	} {
 		t.Run(c.what, func(t *testing.T) {
+			t.Parallel()
 			srv := startClean(t, soon)
 			stalls := etcdtest.Stalls(t)
 			var calls etcdtest.Counter

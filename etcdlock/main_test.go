@@ -8,13 +8,13 @@ import (
 )
 
 // TestMain lets more tests run at the same time than there are processors: most of them wait for a TTL to pass. Tests
-// whose timing is judged closely are not parallel, and so have the machine for themselves.
+// whose timing is judged closely are parallel to none but themselves.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
 	if !given {
-		if err := flag.Set("test.parallel", "8"); err != nil {
+		if err := flag.Set("test.parallel", "16"); err != nil {
 			panic(err)
 		}
 	}

@@ -34,6 +34,7 @@ func TestLockReturnsWithItsContext(t *testing.T) {
 		{what: "create transaction held up", at: "KV/Txn", down: func(p *faultkit.Proxy) { p.Hold(faultkit.Up) }},
 	} {
 		t.Run(c.what, func(t *testing.T) {
+			t.Parallel()
 			srv := startClean(t, ttl+time.Second)
 			stalls := etcdtest.Stalls(t)
 			proxy := faultkit.NewProxy(t, srv.Endpoint())

@@ -95,6 +95,7 @@ func TestWaiterPlaceLost(t *testing.T) {
 		}, 1500 * time.Millisecond},
 	} {
 		t.Run(what, func(t *testing.T) {
+			t.Parallel()
 			srv := startClean(t, soon)
 			stalls := etcdtest.Stalls(t)
 			held, next, calls := waiting(t, srv)

@@ -187,6 +187,9 @@ func (f *fakeStream) serve() {
 }
 
 func (f *fakeStream) sleep(d time.Duration) bool {
+	if d <= 0 {
+		return f.ctx.Err() == nil
+	}
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
