@@ -201,7 +201,6 @@ func TestCloseRevokesIdleLeases(t *testing.T) {
 // TestCloseDuringAcquisitions: whatever the moment, every Lock returns a lock that can be unlocked or an error, and
 // nothing is left when Close has returned.
 func TestCloseDuringAcquisitions(t *testing.T) {
-	t.Parallel()
 	srv := startClean(t, soon)
 	ctx := testContext(t)
 	for round := range 15 {

@@ -14,7 +14,6 @@ import (
 // TestContention: 100 goroutines of each of three Lockers count with a read, a pause and a write, which loses counts
 // unless one at a time is inside.
 func TestContention(t *testing.T) {
-	t.Parallel()
 	const lockers, goroutines = 3, 100
 	srv := startClean(t, soon)
 	ctx := testContext(t)
@@ -67,7 +66,6 @@ func TestContention(t *testing.T) {
 
 // TestManyNamesAtOnce: names do not wait for each other.
 func TestManyNamesAtOnce(t *testing.T) {
-	t.Parallel()
 	srv := startClean(t, soon)
 	l := clientLocker(t, srv)
 	var locks []*etcdlock.Lock

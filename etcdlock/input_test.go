@@ -154,7 +154,6 @@ func TestTTLRoundedUp(t *testing.T) {
 
 // TestAnyName: every sequence of bytes is a name, and no name has anything to do with another.
 func TestAnyName(t *testing.T) {
-	t.Parallel()
 	srv := startClean(t, soon)
 	l := clientLocker(t, srv, etcdlock.WithSharedLeases(1000))
 	ctx := testContext(t)

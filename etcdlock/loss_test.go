@@ -149,7 +149,6 @@ func wantLost(t testing.TB, k *etcdlock.Lock, reasons ...etcdlock.Reason) {
 
 // TestLossOfYoungHold: a hold that is not watched yet learns of a deletion when its watch begins, or by asking.
 func TestLossOfYoungHold(t *testing.T) {
-	t.Parallel()
 	srv := startClean(t, soon)
 	stalls := etcdtest.Stalls(t)
 	l := clientLocker(t, srv)

@@ -8,7 +8,7 @@ import (
 )
 
 // TestMain lets more tests run at the same time than there are processors: most of them wait for a TTL to pass. Tests
-// whose timing is judged closely are parallel to none but themselves.
+// that keep a processor busy, or whose timing is judged closely, are parallel to none but themselves.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	given := false

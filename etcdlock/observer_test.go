@@ -54,7 +54,7 @@ func TestObserver(t *testing.T) {
 	remove(t, srv, second.Key())
 	wantIs(t, "Check", second.Check(ctx), etcdlock.ErrLost)
 	wantIs(t, "Unlock", second.Unlock(ctx), etcdlock.ErrLost) // no event: it was lost, not released
-	eventually(t, "six events", func() bool { return len(o.all()) >= 5 })
+	eventually(t, "five events", func() bool { return len(o.all()) >= 5 })
 
 	for i, want := range []etcdlock.Event{
 		{Kind: etcdlock.EventAcquired, Name: "x", Token: first.Token()},

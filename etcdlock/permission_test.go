@@ -17,7 +17,8 @@ import (
 // what is left is removed and authentication is off again.
 func secured(t testing.TB, opts ...etcdtest.Option) (srv *etcdtest.Server, root *clientv3.Client) {
 	t.Helper()
-	srv = startClean(t, soon, opts...)
+	cheap := etcdtest.WithEmbedConfig(func(c *embed.Config) { c.BcryptCost = 4 }) // the least: passwords are not what is tested
+	srv = startClean(t, soon, append(opts, cheap)...)
 	ctx := testContext(t)
 	admin := srv.Admin()
 	end := clientv3.GetPrefixRangeEnd("/revfence/")

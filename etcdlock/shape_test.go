@@ -70,11 +70,11 @@ func TestShape(t *testing.T) {
 			lost := h.lost()
 			from = time.Now()
 			h.release()
-			t.Logf("%d locks: %.2f goroutines and %.1f KB (heap %.1f, stacks %.1f) per hold; %.1f renewals/s; %.1f %% of a processor; "+
+			t.Logf("%d locks: %.2f goroutines and %.1f KB (heap %.1f, stacks %.1f) per hold; %.1f renewals and %.1f calls/s; %.1f %% of a processor; "+
 				"%d lost in %v; taken in %v, released in %v",
 				locks, float64(after.goroutines-before.goroutines)/float64(locks), float64(after.bytes()-before.bytes())/1024/float64(locks),
 				float64(after.heap-before.heap)/1024/float64(locks), float64(after.stacks-before.stacks)/1024/float64(locks),
-				float64(d.Sent[etcdtest.KeepAlive])/took.Seconds(), 100*used.Seconds()/took.Seconds(),
+				float64(d.Sent[etcdtest.KeepAlive])/took.Seconds(), float64(d.Calls())/took.Seconds(), 100*used.Seconds()/took.Seconds(),
 				lost, took.Round(time.Second), taking.Round(time.Millisecond), time.Since(from).Round(time.Millisecond))
 			if lost > 0 {
 				t.Errorf("%d of %d locks lost", lost, locks)

@@ -11,7 +11,6 @@ import (
 
 // TestTryLockTaken: on a taken name TryLock says who has it, reads once, and writes nothing.
 func TestTryLockTaken(t *testing.T) {
-	t.Parallel()
 	const tries = 50
 	srv := startClean(t, soon)
 	ctx := testContext(t)
@@ -79,7 +78,6 @@ func TestTryLockBehindWaiter(t *testing.T) {
 
 // TestTryLockRace: of many at the same moment at most one gets the lock, and no loser is left waiting.
 func TestTryLockRace(t *testing.T) {
-	t.Parallel()
 	srv := startClean(t, soon)
 	ctx := testContext(t)
 	lockers := []*etcdlock.Locker{clientLocker(t, srv), clientLocker(t, srv), clientLocker(t, srv)}
