@@ -26,10 +26,12 @@
 //
 // # Watchdog
 //
-// A lease without an answer for TTL/3 + min(2 s, TTL/6) makes the Keeper
-// reopen its stream and renew through each endpoint on a connection of its
-// own, until the main stream answers again. Losing a stream is not losing a
-// lease.
+// A lease whose renewal is due and has had no answer for up to 2 s makes the
+// Keeper open another round of streams: a new one on the user's connection, and
+// one through each endpoint on a connection of its own. The older streams stay:
+// a slow link may still answer. Whichever answers counts. Once a stream on the
+// user's connection answers, the others are closed. Losing a stream is not
+// losing a lease.
 //
 // Safety does not rest on this package: it makes trouble rare and known.
 package lease

@@ -87,6 +87,17 @@ type member struct {
 	stuck    bool          // nothing gets through, and nothing fails
 	openErr  error
 	grantErr error
+	cuts     []context.CancelFunc // of the open streams
+}
+
+// cut breaks the open streams.
+func (m *member) cut() {
+	m.set(func(m *member) {
+		for _, c := range m.cuts {
+			c()
+		}
+		m.cuts = nil
+	})
 }
 
 func (m *member) set(f func(m *member)) {
@@ -143,10 +154,17 @@ func (m *member) LeaseKeepAlive(ctx context.Context, _ ...grpc.CallOption) (grpc
 	m.server.mu.Lock()
 	m.opened++
 	m.server.mu.Unlock()
+	ctx, cancel := context.WithCancel(ctx)
+	m.set(func(m *member) { m.cuts = append(m.cuts, cancel) })
 	st := &fakeStream{m: m, ctx: ctx, out: make(chan reply, 1000)}
-	st.in = make(chan int64, 1000)
+	st.in = make(chan arriving, 1000)
 	go st.serve()
 	return st, nil
+}
+
+type arriving struct {
+	id int64
+	at time.Time
 }
 
 type reply struct {
@@ -159,23 +177,23 @@ type reply struct {
 type fakeStream struct {
 	m   *member
 	ctx context.Context
-	in  chan int64
+	in  chan arriving
 	out chan reply
 }
 
 func (f *fakeStream) serve() {
 	for {
 		select {
-		case id := <-f.in:
-			there, back, stuck := f.m.get()
+		case a := <-f.in:
+			_, back, stuck := f.m.get()
 			if stuck {
 				<-f.ctx.Done()
 				return
 			}
-			if !f.sleep(there) {
+			if !f.sleep(time.Until(a.at)) {
 				return
 			}
-			resp, err := f.m.renew(id)
+			resp, err := f.m.renew(a.id)
 			f.out <- reply{resp, err, time.Now().Add(back)}
 			if err != nil {
 				return
@@ -201,8 +219,9 @@ func (f *fakeStream) sleep(d time.Duration) bool {
 }
 
 func (f *fakeStream) Send(r *pb.LeaseKeepAliveRequest) error {
+	there, _, _ := f.m.get()
 	select {
-	case f.in <- r.ID:
+	case f.in <- arriving{r.ID, time.Now().Add(there)}:
 		return nil
 	case <-f.ctx.Done():
 		return io.EOF

@@ -44,15 +44,13 @@ type Keeper struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	mu        sync.Mutex
-	closed    bool
-	leases    map[int64]*Lease
-	granting  map[clientv3.LeaseID]chan struct{} // closed when the grant was answered
-	main      *stream
-	rescue    *rescue
-	pulse     *time.Timer
-	beaten    clock.Reading
-	rescuedAt clock.Reading
+	mu       sync.Mutex
+	closed   bool
+	leases   map[int64]*Lease
+	granting map[clientv3.LeaseID]chan struct{} // closed when the grant was answered
+	rounds   []*round                           // of streams, oldest first; several only while renewals go unanswered
+	pulse    *time.Timer
+	beaten   clock.Reading
 }
 
 // NewKeeper returns a Keeper with no lease.
@@ -87,7 +85,7 @@ func (k *Keeper) Grant(ctx context.Context, ttl, margin time.Duration, onEnd fun
 	l = &Lease{
 		keeper: k, id: req.ID, margin: margin, onEnd: onEnd,
 		done: make(chan struct{}), closed: make(chan *clientv3.LeaseKeepAliveResponse),
-		ttl: granted, sent: sent,
+		ttl: granted, sent: sent, asked: sent,
 	}
 	if !k.add(l) {
 		return nil, id, errClosed
@@ -175,11 +173,9 @@ func (k *Keeper) haltLocked() {
 		k.pulse.Stop()
 		k.pulse = nil
 	}
-	if k.main != nil {
-		k.main.cancel()
-		k.main = nil
+	for len(k.rounds) > 0 {
+		k.closeLocked(0)
 	}
-	k.calmLocked()
 }
 
 // pulseEvery is how often the clocks are compared with Go's timers.
@@ -215,12 +211,12 @@ func (k *Keeper) ask(l *Lease) {
 	if k.closed || k.leases[l.id] != l {
 		return
 	}
-	if k.main == nil {
-		k.main = k.startLocked(k.ctx, k.Remote)
+	if len(k.rounds) == 0 {
+		k.openLocked(nil)
 	}
-	k.main.enqueue(l)
-	if k.rescue != nil {
-		for _, s := range k.rescue.streams {
+	for _, r := range k.rounds {
+		r.main.enqueue(l)
+		for _, s := range r.others {
 			s.enqueue(l)
 		}
 	}

@@ -42,8 +42,8 @@ func TestWatchdogRenewsThroughAnotherMember(t *testing.T) {
 					none(t, told)
 				}
 				r.Keeper.mu.Lock()
-				if r.rescue != nil {
-					t.Error("rescue goes on although the main stream works again")
+				if len(r.rounds) != 1 || len(r.rounds[0].others) > 0 {
+					t.Error("other streams are open although the main one works again")
 				}
 				r.Keeper.mu.Unlock()
 				dials = r.dials
@@ -74,13 +74,14 @@ func TestAnswersArePairedPerStream(t *testing.T) {
 		r.main.set(func(m *member) { m.there = time.Second })
 		l, told := r.grant(t, 30*time.Second, 3*time.Second) // sent at 0
 		time.Sleep(9*time.Second + 500*time.Millisecond)     // asked at 10 s, under way
-		r.Keeper.mu.Lock()
-		s := r.Keeper.main
-		r.Keeper.mu.Unlock()
-		s.restart() // asked again at 10.5 s, answered at 11.5 s
-		time.Sleep(1001 * time.Millisecond)
-		if left := l.Remaining(); left != 27*time.Second-1001*time.Millisecond {
-			t.Errorf("%v left, want 27 s since the second request", left)
+		r.main.cut()                                         // asked again within reopenWait and a half, answered a second later
+		cut := time.Now()
+		before := l.Remaining()
+		for l.Remaining() <= before {
+			time.Sleep(time.Millisecond)
+		}
+		if took, left := time.Since(cut), l.Remaining(); left < 26*time.Second-time.Millisecond || took < time.Second+reopenWait/2 {
+			t.Errorf("renewed after %v, %v left: want 26 s, a second after the request on the new stream", took, left)
 		}
 		none(t, told)
 	})
@@ -104,15 +105,22 @@ func TestOutOfOrderAnswerBreaksTheStream(t *testing.T) {
 func TestDeniedLeaseDoesNotTakeOthersAlong(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		var good []chan ended
-		for range 5 {
-			_, told := r.grant(t, 6*time.Second, 700*time.Millisecond)
+		grant := func() *Lease { // due a millisecond after the one before
+			time.Sleep(time.Millisecond)
+			l, told := r.grant(t, 6*time.Second, 700*time.Millisecond)
 			good = append(good, told)
+			return l
 		}
-		bad, told := r.grant(t, 6*time.Second, 700*time.Millisecond)
 		for range 5 {
-			_, told := r.grant(t, 6*time.Second, 700*time.Millisecond)
-			good = append(good, told)
+			grant()
 		}
+		bad := grant()
+		told := good[5]
+		good = good[:5]
+		for range 5 {
+			grant() // under way behind the one that is refused
+		}
+		r.main.set(func(m *member) { m.there = 20 * time.Millisecond })
 		r.srv.deny(bad.id)
 		time.Sleep(2500 * time.Millisecond)
 		if e := <-told; e.why != Denied || rpctypes.Error(e.err) != rpctypes.ErrPermissionDenied {
@@ -163,7 +171,7 @@ func TestNothingRunsWithoutLeases(t *testing.T) {
 			l.Stop()
 			synctest.Wait()
 			r.Keeper.mu.Lock()
-			if r.Keeper.main != nil || r.pulse != nil || r.rescue != nil {
+			if len(r.rounds) > 0 || r.pulse != nil {
 				t.Error("something still runs without a lease")
 			}
 			r.Keeper.mu.Unlock()
@@ -198,4 +206,55 @@ func TestGrantErrors(t *testing.T) {
 			t.Errorf("grant after Close: %x %v", id, err)
 		}
 	})
+}
+
+// TestSlowLinkIsNotCutOff: what may still answer is left alone, however often
+// the watchdog barks.
+func TestSlowLinkIsNotCutOff(t *testing.T) {
+	for _, ttl := range []time.Duration{2 * time.Second, 6 * time.Second, 30 * time.Second} {
+		for _, part := range []float64{0.1, 0.2, 0.3, 0.4, 0.5} {
+			t.Run(fmt.Sprintf("TTL %v, trip %v of it", ttl, part), func(t *testing.T) {
+				bubble(t, func(t *testing.T, r *rig) {
+					r.other["stuck"] = &member{server: r.srv, stuck: true}
+					var all []chan ended
+					for range 5 {
+						l, told := r.grant(t, ttl, ttl/10+100*time.Millisecond)
+						all = append(all, told)
+						if part*float64(ttl)+float64(l.dueAfter()) >= float64(l.window()) {
+							return // no answer can come in time
+						}
+						time.Sleep(ttl / 20)
+					}
+					trip := time.Duration(part * float64(ttl))
+					r.main.set(func(m *member) { m.there, m.back = trip/3, trip-trip/3 })
+					time.Sleep(10 * ttl)
+					for _, told := range all {
+						none(t, told)
+					}
+					r.Keeper.mu.Lock()
+					if len(r.rounds) > maxRounds {
+						t.Errorf("%d rounds", len(r.rounds))
+					}
+					r.Keeper.mu.Unlock()
+				})
+			})
+		}
+	}
+}
+
+// TestLargeMargin: with the largest margin there is still time for a renewal,
+// for the watchdog, and for starting on the lease.
+func TestLargeMargin(t *testing.T) {
+	for _, ttl := range []time.Duration{2 * time.Second, 6 * time.Second, 30 * time.Second, time.Hour} {
+		for _, margin := range []time.Duration{10 * time.Millisecond, ttl/10 + 100*time.Millisecond, ttl / 3, ttl / 2} {
+			l := &Lease{ttl: ttl, margin: margin, trip: ttl}
+			least := l.window() - l.dueAfter() // left when the renewal is sent
+			if l.dogAfter() <= l.dueAfter() || l.dogAfter() > l.window()-(l.window()-l.dueAfter())/3 {
+				t.Errorf("TTL %v margin %v: watchdog at %v, due %v, deadline %v", ttl, margin, l.dogAfter(), l.dueAfter(), l.window())
+			}
+			if e := l.Enough(); e <= 0 || e > least*3/4 {
+				t.Errorf("TTL %v margin %v: enough is %v, but only %v is left at a renewal", ttl, margin, e, least)
+			}
+		}
+	}
 }

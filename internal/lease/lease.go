@@ -54,8 +54,11 @@ type Lease struct {
 	mu     sync.Mutex
 	ttl    time.Duration // as granted with the last answer
 	sent   clock.Reading // when the last answered request was sent
-	asked  bool          // a renewal is due and was handed to the streams
-	barked clock.Reading // when the watchdog last acted; zero if not since sent
+	asked  clock.Reading // when a renewal was last handed to the streams
+	waits  bool          // for the answer to it
+	trip   time.Duration // of the last answered renewal
+	barks  int           // of the watchdog, since sent
+	barked clock.Reading // when it last did
 	timer  *time.Timer
 	ended  bool
 	why    End   // of the end
@@ -119,21 +122,40 @@ func (l *Lease) Stop() { l.end(Stopped, nil) }
 
 // left returns what is left at now, and why if nothing is.
 func (l *Lease) left(now clock.Reading) (time.Duration, End) {
-	left := l.ttl - l.margin - now.Since(l.sent)
+	left := l.window() - now.Since(l.sent)
 	if left <= 0 && left+now.Suspended(l.sent) > 0 {
 		return left, Suspended
 	}
 	return left, Deadline
 }
 
-// dueAfter is the age at which a renewal is asked for, as etcd's client has it.
-func (l *Lease) dueAfter() time.Duration { return l.ttl / 3 }
+// window is for how long after its send an answered request is believed.
+func (l *Lease) window() time.Duration { return l.ttl - l.margin }
 
-// dogAfter is the age at which a missing answer is taken for a broken stream.
-func (l *Lease) dogAfter() time.Duration { return l.ttl/3 + min(2*time.Second, l.ttl/6) }
+// dueAfter is the age at which a renewal is asked for: a third of the TTL, as
+// etcd's client has it, or sooner if a large margin leaves little.
+func (l *Lease) dueAfter() time.Duration { return min(l.ttl/3, l.window()/2) }
 
-// barkEvery is how long a rescue is given before the next one replaces it.
-func (l *Lease) barkEvery() time.Duration { return max(time.Second, l.ttl/6) }
+// dogAfter is the age at which a missing answer is taken for a broken stream:
+// up to 2 s later than the last one took, and early enough to help.
+func (l *Lease) dogAfter() time.Duration {
+	due := l.dueAfter()
+	late := (l.window() - due) / 3
+	return due + min(l.trip+min(2*time.Second, l.ttl/6, late), 2*late)
+}
+
+// barkAfter is how long after its n-th bark the watchdog barks again. It
+// doubles: a link may be slow, not dead.
+func (l *Lease) barkAfter(n int) time.Duration { return max(time.Second, l.ttl/6) << min(n-1, 4) }
+
+// Enough returns what must be left for the lease to be worth starting on: a
+// third of the TTL, or less if a large margin leaves little. A lease that is
+// renewed as it should be always has more.
+func (l *Lease) Enough() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return min(l.ttl/3, (l.window()-l.dueAfter())*3/4)
+}
 
 // tick does what the lease's age calls for and arms the timer for what is
 // next. It runs on the timer, and when the clocks jumped.
@@ -150,19 +172,24 @@ func (l *Lease) tick() {
 		l.end(why, nil)
 		return
 	}
-	age := now.Since(l.sent)
 	next := left
-	ask, bark := false, false
-	if due := l.dueAfter() - age; due > 0 {
-		next = min(next, due)
-	} else {
-		ask, l.asked = !l.asked, true
-		wait := l.dogAfter() - age
-		if l.barked != (clock.Reading{}) {
-			wait = l.barkEvery() - now.Since(l.barked)
+	ask, bark, every := false, false, l.barkAfter(1)
+	// One request per third of the TTL, also while earlier ones are under way.
+	due := l.dueAfter() - now.Since(l.asked)
+	if due <= 0 {
+		ask, l.asked, l.waits = true, now, true
+		due = l.dueAfter()
+	}
+	next = min(next, due)
+	if l.waits {
+		wait := l.dogAfter() - now.Since(l.sent)
+		if l.barks > 0 {
+			wait = l.barkAfter(l.barks) - now.Since(l.barked)
 		}
 		if wait <= 0 {
-			bark, l.barked, wait = true, now, l.barkEvery()
+			bark, l.barked = true, now
+			l.barks++
+			wait = l.barkAfter(l.barks)
 		}
 		next = min(next, wait)
 	}
@@ -172,7 +199,7 @@ func (l *Lease) tick() {
 		l.keeper.ask(l)
 	}
 	if bark {
-		l.keeper.bark(l, left)
+		l.keeper.bark(l, left, every)
 	}
 }
 
@@ -190,15 +217,19 @@ func (l *Lease) renewed(sent clock.Reading, ttl time.Duration) {
 	if ttl-now.Since(sent) <= l.ttl-now.Since(l.sent) {
 		return // an older request, answered on a slower stream
 	}
-	l.sent, l.ttl, l.asked, l.barked = sent, ttl, false, clock.Reading{}
-	l.timer.Reset(max(0, l.dueAfter()-now.Since(sent)))
+	l.sent, l.ttl, l.trip, l.barks = sent, ttl, now.Since(sent), 0
+	next := l.dueAfter() - now.Since(l.asked)
+	if l.waits = sent.Since(l.asked) < 0; l.waits {
+		next = 0 // for tick to see to the watchdog
+	}
+	l.timer.Reset(max(0, next))
 }
 
 // unanswered reports whether a renewal is due and not yet answered.
 func (l *Lease) unanswered() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return !l.ended && l.asked
+	return !l.ended && l.waits
 }
 
 // renewable reports whether a renewal may be sent now.

@@ -30,8 +30,7 @@ type stream struct {
 	mu      sync.Mutex
 	outbox  []*Lease        // to be sent
 	pending []request       // sent, not answered; etcd answers in order
-	queued  map[*Lease]bool // in one of the two
-	reopen  context.CancelFunc
+	queued  map[*Lease]bool // in the outbox
 }
 
 type request struct {
@@ -50,7 +49,7 @@ func (k *Keeper) startLocked(ctx context.Context, remote pb.LeaseClient) *stream
 
 func (s *stream) enqueue(l *Lease) {
 	s.mu.Lock()
-	if !s.queued[l] { // another request on the same stream would not be answered sooner
+	if !s.queued[l] {
 		s.queued[l] = true
 		s.outbox = append(s.outbox, l)
 	}
@@ -61,31 +60,13 @@ func (s *stream) enqueue(l *Lease) {
 	}
 }
 
-// restart gives up the present stream; run opens the next one at once.
-func (s *stream) restart() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.reopen != nil {
-		s.reopen()
-	}
-}
-
 func (s *stream) run(ctx context.Context) {
 	defer s.cancel()
 	for ctx.Err() == nil {
-		sctx, cancel := context.WithCancel(ctx)
-		s.mu.Lock()
-		s.reopen = cancel
-		s.mu.Unlock()
-		err := s.once(sctx)
-		restarted := sctx.Err() != nil
-		cancel()
+		err := s.once(ctx)
 		asked := s.forget()
 		if ctx.Err() != nil {
 			return
-		}
-		if restarted {
-			continue
 		}
 		s.k.Logger.Debug("lease stream ended", zap.Error(err))
 		s.k.refused(asked, err)
@@ -100,6 +81,8 @@ func (s *stream) run(ctx context.Context) {
 
 // once opens the stream and serves it until it breaks.
 func (s *stream) once(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	st, err := s.remote.LeaseKeepAlive(ctx)
 	if err != nil {
 		return err
@@ -108,10 +91,9 @@ func (s *stream) once(ctx context.Context) error {
 		s.enqueue(l)
 	}
 	var sender sync.WaitGroup
-	sctx, cancel := context.WithCancel(ctx)
 	defer sender.Wait()
 	defer cancel()
-	sender.Go(func() { s.send(sctx, st) })
+	sender.Go(func() { s.send(ctx, st) })
 	for {
 		resp, err := st.Recv()
 		if err != nil {
@@ -134,8 +116,8 @@ func (s *stream) send(ctx context.Context, st pb.Lease_LeaseKeepAliveClient) {
 		for i, l := range out {
 			now := s.k.clock.Now()
 			s.mu.Lock()
+			delete(s.queued, l)
 			if !l.renewable(now) {
-				delete(s.queued, l)
 				s.mu.Unlock()
 				continue
 			}
@@ -167,7 +149,6 @@ func (s *stream) answer(resp *pb.LeaseKeepAliveResponse) error {
 	}
 	req := s.pending[0]
 	s.pending = s.pending[1:]
-	delete(s.queued, req.lease)
 	s.mu.Unlock()
 	if resp.TTL <= 0 {
 		req.lease.end(Gone, rpctypes.ErrLeaseNotFound)
