@@ -78,13 +78,12 @@ func (l *Locker) acquire(ctx context.Context, name string, opts []LockOption, wa
 	ctx, cancel := context.WithCancelCause(user)
 	defer cancel(nil)
 	defer context.AfterFunc(l.open, func() { cancel(ErrClosed) })()
-	defer context.AfterFunc(l.client.Ctx(), func() { cancel(ErrClosed) })()
 
 	if err := l.reentrant(ctx, name); err != nil {
-		return nil, failed(ctx, name, err, nil)
+		return nil, l.failed(ctx, name, err, nil)
 	}
 	if err := l.takeTurn(ctx, name, wait); err != nil {
-		return nil, failed(ctx, name, err, nil)
+		return nil, l.failed(ctx, name, err, nil)
 	}
 	var pause view.Backoff
 	var last error // what etcd last said, for a ctx that ends in the wait for it
@@ -98,28 +97,31 @@ func (l *Locker) acquire(ctx context.Context, name string, opts []LockOption, wa
 		again := lost || wait && !a.refused && view.Transient(err)
 		if !again || ctx.Err() != nil {
 			l.turns.pass(name)
-			return nil, failed(ctx, name, err, last)
+			return nil, l.failed(ctx, name, err, last)
 		}
 		last = err
 		l.log.Debug("queueing again", zap.String("lock", name), zap.Error(err))
+		if lost && a.used {
+			continue // at once: a session of the pool less
+		}
 		if lost && !lostPlace {
 			lostPlace = true
 			continue // at once, but not in a tight loop
 		}
 		if lostPlace = false; !pause.Wait(ctx) {
 			l.turns.pass(name)
-			return nil, failed(ctx, name, err, last)
+			return nil, l.failed(ctx, name, err, last)
 		}
 	}
 }
 
 // failed is what an acquisition under ctx returns when err ended it.
-func failed(ctx context.Context, name string, err, last error) error {
-	switch cause := context.Cause(ctx); {
+func (l *Locker) failed(ctx context.Context, name string, err, last error) error {
+	switch {
+	case l.open.Err() != nil:
+		return ErrClosed
 	case ctx.Err() == nil:
 		return err
-	case errors.Is(cause, ErrClosed):
-		return ErrClosed
 	case last == nil:
 		return fmt.Errorf("etcdlock: lock %q not acquired: %w", name, ended(ctx))
 	default:

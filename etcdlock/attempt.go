@@ -34,6 +34,7 @@ type attempt struct {
 	asked  clock.Reading
 
 	session *session
+	used    bool // the session had been used before
 	cancel  context.CancelCauseFunc
 	refused bool // by a fence: whatever its error looks like, not to be tried again
 }
@@ -51,11 +52,11 @@ func (a *attempt) run(ctx context.Context, wait bool) (*Lock, error) {
 			return nil, err
 		}
 	}
-	s, err := l.session(ctx, a.name, a)
+	s, used, err := l.session(ctx, a.name, a)
 	if err != nil {
 		return nil, err
 	}
-	a.session = s
+	a.session, a.used = s, used
 	a.Queue, a.Lease, a.Holder = l.queue(a.name), s.lease.ID(), l.identity
 	a.Key = fmt.Sprintf("%s%x", a.Queue, int64(a.Lease))
 	if wait {
@@ -133,7 +134,7 @@ func (a *attempt) hold(ctx context.Context) (*Lock, error) {
 	k := newLock(a)
 	err := k.arm(ctx, a.conf)
 	a.refused = err != nil
-	if err == nil && s.lease.Remaining() < s.lease.TTL()/3 {
+	if err == nil && s.lease.Remaining() < s.lease.Enough() {
 		err = view.ErrPlaceLost // too late to be of use: the answers took too long
 	}
 	if err == nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/revfence/revfence/etcdlock"
 	"github.com/revfence/revfence/internal/etcdtest"
+	"github.com/revfence/revfence/internal/faultkit"
 )
 
 // TestCloseWaitsForHolders: held locks are told and renewed until they are unlocked, and then handed over at once.
@@ -264,4 +265,31 @@ func TestClientClosedFirst(t *testing.T) {
 		t.Errorf("Unlock: %v", err)
 	}
 	mustUnlock(t, other)
+}
+
+// TestCloseIdleUnreachable: sixteen idle leases are revoked beside each other.
+func TestCloseIdleUnreachable(t *testing.T) {
+	t.Parallel()
+	const ttl = 4 * time.Second
+	srv := startClean(t, ttl+soon)
+	p := faultkit.NewProxy(t, srv.Endpoint())
+	l, err := etcdlock.New(srv.Client(t, etcdtest.Via(p.Addr())), etcdlock.WithTTL(ttl))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var held []*etcdlock.Lock
+	for i := range 16 {
+		held = append(held, mustLock(t, l, fmt.Sprint(i)))
+	}
+	for _, k := range held {
+		mustUnlock(t, k)
+	}
+	p.BlackHole()
+	asked := time.Now()
+	if err := l.Close(context.Background()); err != nil {
+		t.Errorf("Close: %v", err)
+	}
+	if took := time.Since(asked); took > 8*time.Second {
+		t.Errorf("Close took %v: a revoke is given 5 s", took)
+	}
 }

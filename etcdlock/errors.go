@@ -74,7 +74,8 @@ const (
 	ReasonStale
 	// ReasonMaxHold: the time given with WithMaxHold is over.
 	ReasonMaxHold
-	// ReasonClosed: the context of Close ended before the lock was unlocked.
+	// ReasonClosed: the context of Close ended before the lock was unlocked, or
+	// the client was closed.
 	ReasonClosed
 )
 

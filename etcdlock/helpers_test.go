@@ -135,6 +135,18 @@ func eventuallyWithin(t testing.TB, what string, limit time.Duration, cond func(
 // pass lets time go by, where the passing of time is what is tested.
 func pass(d time.Duration) { <-time.After(d) }
 
+// calm waits for a moment in which the process is not held up, as it is by a busy machine, so that a sample taken then
+// says something about the code. If there is none within a second the sample is taken all the same.
+func calm(stalls *etcdtest.Ticker) {
+	for deadline := time.Now().Add(time.Second); time.Now().Before(deadline); {
+		from := time.Now()
+		pass(20 * time.Millisecond)
+		if !stalls.Overlaps(from, time.Now()) {
+			return
+		}
+	}
+}
+
 // wantIs fails unless err matches all targets.
 func wantIs(t testing.TB, what string, err error, targets ...error) {
 	t.Helper()

@@ -3,6 +3,8 @@ package etcdlock
 import (
 	"context"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/revfence/revfence/fencing"
 )
 
@@ -33,7 +35,7 @@ func (l *Locker) reentrant(ctx context.Context, name string) error {
 		if k.name != name || k.locker.prefix != l.prefix || k.Remaining() == 0 {
 			continue
 		}
-		same, err := l.sameCluster(ctx, k.locker)
+		same, err := l.sameCluster(ctx, k.locker, name)
 		if err != nil {
 			return err
 		}
@@ -45,12 +47,12 @@ func (l *Locker) reentrant(ctx context.Context, name string) error {
 }
 
 // sameCluster asks etcd only for a Locker that has had no answer yet.
-func (l *Locker) sameCluster(ctx context.Context, other *Locker) (bool, error) {
+func (l *Locker) sameCluster(ctx context.Context, other *Locker, name string) (bool, error) {
 	if l == other || l.client == other.client {
 		return true, nil
 	}
 	if l.view.Floor.Cluster() == 0 {
-		if _, err := l.view.Get(ctx, l.prefix); err != nil {
+		if _, err := l.view.Get(ctx, l.queue(name), clientv3.WithFirstCreate()...); err != nil {
 			return false, err
 		}
 	}

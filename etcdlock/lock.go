@@ -23,6 +23,7 @@ type Lock struct {
 	key     string
 	token   fencing.Token
 	since   clock.Reading
+	dirty   bool            // a copy of its create transaction may still be under way
 	ctx     context.Context // the holder's
 	cancel  context.CancelCauseFunc
 
@@ -50,7 +51,7 @@ const (
 func newLock(a *attempt) *Lock {
 	k := &Lock{
 		locker: a.locker, session: a.session, name: a.name, key: a.Key, token: fencing.Token(a.Rev),
-		since: a.locker.clock.Now(), released: make(chan struct{}),
+		since: a.locker.clock.Now(), dirty: a.Dirty, released: make(chan struct{}),
 	}
 	base := context.WithValue(context.WithoutCancel(a.user), holdsKey{}, &holds{k, holdsOf(a.user)})
 	base, k.cancel = context.WithCancelCause(base)

@@ -31,6 +31,10 @@ type Locker struct {
 	stop context.CancelFunc
 	open context.Context // ends acquisitions, with ErrClosed
 	shut context.CancelCauseFunc
+	// forgetClient ends the wait for the end of the client, which is Close as
+	// well: the watchdog dials connections of its own, and would renew for ever
+	// what nobody can unlock any more.
+	forgetClient func() bool
 
 	mu     sync.Mutex
 	closed bool
@@ -73,6 +77,13 @@ func New(client *clientv3.Client, opts ...Option) (*Locker, error) {
 		Logger:      c.log,
 	})
 	l.view = view.New(l.base, client, l.keeper.View(client.Lease), zap.NewNop())
+	l.mu.Lock() // the client may be closed at this moment
+	defer l.mu.Unlock()
+	l.forgetClient = context.AfterFunc(client.Ctx(), func() {
+		if lost := l.giveUp(); lost > 0 {
+			l.log.Warn("etcd client closed under held locks, left to expire", zap.Int("locks", lost))
+		}
+	})
 	return l, nil
 }
 
@@ -143,6 +154,28 @@ func (l *Locker) background(f func(ctx context.Context)) {
 //
 // A second Close waits as the first does.
 func (l *Locker) Close(ctx context.Context) error {
+	for _, k := range l.refuse() {
+		k.cancel(ErrClosed)
+	}
+	select {
+	case <-l.idle:
+	default: // only now, so that a ctx that has ended fails no Close that has nothing to wait for
+		select {
+		case <-l.idle:
+		case <-ctx.Done():
+			if lost := l.giveUp(); lost > 0 {
+				return fmt.Errorf("etcdlock: closed with %d locks still held, left to expire: %w", lost, ended(ctx))
+			}
+			return fmt.Errorf("etcdlock: closed before all leases were revoked, left to expire: %w", ended(ctx))
+		}
+	}
+	l.giveUp()
+	return nil
+}
+
+// refuse begins the end: no new acquisitions, and none of those in flight. It
+// returns the locks still held.
+func (l *Locker) refuse() []*Lock {
 	l.mu.Lock()
 	if !l.closed {
 		l.closed = true
@@ -155,42 +188,22 @@ func (l *Locker) Close(ctx context.Context) error {
 	for k := range l.held {
 		held = append(held, k)
 	}
+	l.forgetClient()
 	l.mu.Unlock()
 	l.shut(ErrClosed)
-	for _, k := range held {
-		k.cancel(ErrClosed)
-	}
-	select {
-	case <-l.idle:
-	default: // only now, so that a ctx that has ended fails no Close that has nothing to wait for
-		select {
-		case <-l.idle:
-		case <-ctx.Done():
-			return l.giveUp(ctx)
-		}
-	}
-	l.stop()
-	l.keeper.Close()
-	return nil
+	return held
 }
 
-// giveUp ends what Close has waited for in vain.
-func (l *Locker) giveUp(ctx context.Context) error {
-	l.mu.Lock()
-	held := make([]*Lock, 0, len(l.held))
-	for k := range l.held {
-		held = append(held, k)
-	}
-	l.mu.Unlock()
-	lost := 0
-	for _, k := range held {
+// giveUp ends what still runs. What is still held is lost, and left to expire.
+func (l *Locker) giveUp() (lost int) {
+	for _, k := range l.refuse() {
 		if k.lose(ReasonClosed, nil) {
 			lost++
 		}
 	}
 	l.stop()
 	l.keeper.Close()
-	return fmt.Errorf("etcdlock: closed with %d locks still held, left to expire: %w", lost, ended(ctx))
+	return lost
 }
 
 // observe calls the Observer, whose panic is not ours to die of.

@@ -186,3 +186,13 @@ func TestContextOfLock(t *testing.T) {
 		t.Errorf("cause after Unlock: %v", cause)
 	}
 }
+
+func TestReentrantWithoutPrefix(t *testing.T) {
+	t.Parallel()
+	srv := startClean(t, soon)
+	a, b := clientLocker(t, srv, etcdlock.WithPrefix("")), clientLocker(t, srv, etcdlock.WithPrefix(""))
+	k := mustLock(t, a, "x")
+	_, err := b.Lock(k.Context(), "x")
+	wantIs(t, "Lock under a hold of another Locker", err, etcdlock.ErrReentrant)
+	mustUnlock(t, k)
+}

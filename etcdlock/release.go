@@ -93,12 +93,14 @@ func (k *Lock) release(ctx context.Context) (parting, error) {
 	l := k.locker
 	ctx, cancel := graceful(ctx, min(releaseGrace, l.ttl/3), k.session.lease.TTL())
 	defer cancel()
+	defer context.AfterFunc(l.base, cancel)()
 	unsure := false
 	var pause view.Backoff
 	for {
-		resp, err := l.view.Commit(ctx, []clientv3.Cmp{k.IsOwner()}, []clientv3.Op{clientv3.OpDelete(k.key)}, nil)
+		resp, repeated, err := l.view.Write(ctx, []clientv3.Cmp{k.IsOwner()}, []clientv3.Op{clientv3.OpDelete(k.key)}, nil)
+		unsure = unsure || repeated
 		switch {
-		case resp != nil && resp.Succeeded && !unsure && err == nil:
+		case resp != nil && resp.Succeeded && !unsure && !k.dirty && err == nil:
 			return clean, nil
 		case resp != nil && (resp.Succeeded || unsure):
 			// An attempt without an answer has deleted it, or may do so again;

@@ -47,30 +47,30 @@ type tenant interface {
 
 // session returns a session for one name, new or used before. On an error
 // nothing is left to clean up for the caller.
-func (l *Locker) session(ctx context.Context, name string, t tenant) (*session, error) {
+func (l *Locker) session(ctx context.Context, name string, t tenant) (s *session, used bool, err error) {
 	if s := l.reuse(name, t); s != nil {
-		return s, nil
+		return s, true, nil
 	}
-	s := &session{locker: l, born: l.clock.Now(), names: map[string]tenant{name: t}}
+	s = &session{locker: l, born: l.clock.Now(), names: map[string]tenant{name: t}}
 	granted, id, err := l.keeper.Grant(ctx, l.ttl, l.margin, s.leaseEnded)
 	if err != nil {
 		if !view.Definite(err) {
 			l.background(func(ctx context.Context) { l.revoke(ctx, id) })
 		}
-		return nil, err
+		return nil, false, err
 	}
 	s.lease = granted
 	s.stock, err = concurrency.NewSession(l.view.Client, concurrency.WithLease(id), concurrency.WithTTL(int(granted.TTL()/time.Second)))
 	if err != nil { // the lease ended within this moment
 		l.leave(s, name, dirty)
-		return nil, view.ErrPlaceLost
+		return nil, false, view.ErrPlaceLost
 	}
 	l.mu.Lock()
 	if len(s.names) < l.share && !s.tainted {
 		l.room = append(l.room, s)
 	}
 	l.mu.Unlock()
-	return s, nil
+	return s, false, nil
 }
 
 // reuse returns a session that is known to be clean and has room for name.
@@ -79,7 +79,7 @@ func (l *Locker) reuse(name string, t tenant) *session {
 	defer l.mu.Unlock()
 	for i := len(l.room) - 1; i >= 0; i-- {
 		s := l.room[i]
-		if s.names[name] != nil || l.aged(s) || s.lease.Left() < s.lease.TTL()/3 {
+		if s.names[name] != nil || l.aged(s) || s.lease.Left() < s.lease.Enough() {
 			continue
 		}
 		s.names[name] = t
@@ -200,17 +200,14 @@ func (l *Locker) retireLocked(pick func(*session) bool) {
 		}
 		return false
 	})
-	if len(out) == 0 {
-		return
-	}
-	l.work++
-	go func() {
-		defer l.end()
-		for _, s := range out {
+	for _, s := range out {
+		l.work++
+		go func() {
+			defer l.end()
 			s.lease.Stop()
 			l.revoke(l.base, s.lease.ID())
-		}
-	}()
+		}()
+	}
 }
 
 // revoke ends a lease in etcd, or leaves it to end by itself.

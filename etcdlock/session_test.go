@@ -191,3 +191,35 @@ func TestSharedLeaseSameName(t *testing.T) {
 	}
 	mustUnlock(t, neighbour)
 }
+
+// TestRevokedPool: an operator has revoked the idle leases. Each costs the next
+// acquisition one try, not a pause.
+func TestRevokedPool(t *testing.T) {
+	t.Parallel()
+	srv := startClean(t, soon)
+	l := clientLocker(t, srv)
+	var held []*etcdlock.Lock
+	for i := range 16 {
+		held = append(held, mustLock(t, l, fmt.Sprint(i)))
+	}
+	for _, k := range held {
+		mustUnlock(t, k)
+	}
+	leases, err := srv.Admin().Leases(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(leases.Leases) != 16 {
+		t.Fatalf("%d idle leases", len(leases.Leases))
+	}
+	for _, s := range leases.Leases {
+		if _, err := srv.Admin().Revoke(testContext(t), s.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	asked := time.Now()
+	mustUnlock(t, mustLock(t, l, "x"))
+	if took := time.Since(asked); took > time.Second {
+		t.Errorf("a cycle took %v", took)
+	}
+}

@@ -17,15 +17,7 @@ import (
 // TestLockReturnsWithItsContext: within 100 ms of its context's end, whatever became of etcd and whatever was under way,
 // and what it has left there is gone within the TTL.
 func TestLockReturnsWithItsContext(t *testing.T) {
-	const locks, ttl = 10, 2 * time.Second
-	for _, c := range []struct {
-		what string
-		at   string // the call during which etcd becomes unreachable; "" for none
-		down func(*faultkit.Proxy)
-		wait bool // etcd becomes unreachable while another holds the locks
-		addr string
-	}{
-		{what: "connection refused", addr: "127.0.0.1:1"},
+	for _, c := range []outage{
 		{what: "black hole from the start", down: func(p *faultkit.Proxy) { p.BlackHole() }},
 		{what: "black hole while waiting", wait: true, down: func(p *faultkit.Proxy) { p.BlackHole() }},
 		{what: "disconnected while waiting", wait: true, down: func(p *faultkit.Proxy) { p.Cut() }},
@@ -33,66 +25,86 @@ func TestLockReturnsWithItsContext(t *testing.T) {
 		{what: "create transaction unanswered", at: "KV/Txn", down: func(p *faultkit.Proxy) { p.BlackHole(faultkit.Down) }},
 		{what: "create transaction held up", at: "KV/Txn", down: func(p *faultkit.Proxy) { p.Hold(faultkit.Up) }},
 	} {
-		t.Run(c.what, func(t *testing.T) {
-			t.Parallel()
-			srv := startClean(t, ttl+time.Second)
-			stalls := etcdtest.Stalls(t)
-			proxy := faultkit.NewProxy(t, srv.Endpoint())
-			addr := proxy.Addr()
-			if c.addr != "" {
-				addr = c.addr
-			}
-			breakDown := sync.OnceFunc(func() { c.down(proxy) })
-			during := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-				if c.at != "" && faultkit.Method(c.at)(method, req) {
-					breakDown()
-				}
-				return invoke(ctx, method, req, reply, cc, opts...)
-			}
-			l := newLocker(t, srv.Client(t, etcdtest.Via(addr), etcdtest.Unary(during)), etcdlock.WithTTL(ttl))
-			var held []*etcdlock.Lock
-			if c.wait {
-				held = lockAll(t, clientLocker(t, srv), locks)
-			} else if c.down != nil && c.at == "" {
-				breakDown()
-			}
-
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			var results []<-chan result
-			for i := range locks {
-				results = append(results, goLock(ctx, l, lockName(i)))
-			}
-			if c.wait {
-				awaitKeys(t, srv, "/revfence/", 2*locks)
-				breakDown()
-			}
-			pass(300 * time.Millisecond)
-			from := time.Now()
-			cancel()
-			var samples []etcdtest.Sample
-			for _, c := range results {
-				r := receive(t, "Lock", c)
-				samples = append(samples, etcdtest.Sample{From: from, To: r.at, Value: r.at.Sub(from)})
-				if r.lock != nil || !errors.Is(r.err, context.Canceled) {
-					t.Errorf("Lock: %v, %v", r.lock, r.err)
-				}
-				if r.at.Before(from) {
-					t.Errorf("Lock returned %v before its context's end: %v", from.Sub(r.at), r.err)
-				}
-			}
-			stalls.Judge(t, "Lock after its context's end", samples, 1, 100*time.Millisecond)
-			for _, k := range held {
-				mustUnlock(t, k)
-			}
-			// Still unreachable: nothing can be withdrawn.
-			deadline := from.Add(ttl + time.Second)
-			eventuallyWithin(t, "what Lock has left is gone", time.Until(deadline), func() bool {
-				return len(keys(t, srv, "").Kvs) == 0
-			})
-			proxy.Heal()
-		})
+		t.Run(c.what, c.run)
 	}
+}
+
+// TestLockRefusedReturnsWithItsContext is the one of them that takes long to close.
+func TestLockRefusedReturnsWithItsContext(t *testing.T) {
+	t.Parallel()
+	outage{addr: "127.0.0.1:1", down: func(*faultkit.Proxy) {}}.run(t)
+}
+
+// outage is a way in which etcd becomes unreachable.
+type outage struct {
+	what string
+	at   string // the call during which it happens; "" for before all calls
+	wait bool   // or when all wait for another holder
+	down func(*faultkit.Proxy)
+	addr string // where the client connects to, if not to the proxy
+}
+
+func (c outage) run(t *testing.T) {
+	const locks, ttl = 10, 2 * time.Second
+	srv := startClean(t, ttl+time.Second)
+	stalls := etcdtest.Stalls(t)
+	proxy := faultkit.NewProxy(t, srv.Endpoint())
+	addr := proxy.Addr()
+	if c.addr != "" {
+		addr = c.addr
+	}
+	down := sync.OnceFunc(func() { c.down(proxy) })
+	during := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		if c.at != "" && faultkit.Method(c.at)(method, req) {
+			down()
+		}
+		return invoke(ctx, method, req, reply, cc, opts...)
+	}
+	l := newLocker(t, srv.Client(t, etcdtest.Via(addr), etcdtest.Unary(during)), etcdlock.WithTTL(ttl))
+	var held []*etcdlock.Lock
+	switch {
+	case c.wait:
+		held = lockAll(t, clientLocker(t, srv), locks)
+	case c.at == "":
+		down()
+	}
+
+	var results [locks]<-chan result
+	var cancels [locks]context.CancelFunc
+	for i := range locks {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		results[i], cancels[i] = goLock(ctx, l, lockName(i)), cancel
+	}
+	if c.wait {
+		awaitKeys(t, srv, "/revfence/", 2*locks)
+		down()
+	}
+	pass(200 * time.Millisecond)
+	var samples []etcdtest.Sample
+	for i := range locks {
+		calm(stalls)
+		from := time.Now()
+		cancels[i]()
+		r := receive(t, "Lock", results[i])
+		samples = append(samples, etcdtest.Sample{From: from, To: r.at, Value: r.at.Sub(from)})
+		if r.lock != nil || !errors.Is(r.err, context.Canceled) {
+			t.Errorf("Lock: %v, %v", r.lock, r.err)
+		}
+		if r.at.Before(from) {
+			t.Errorf("Lock returned %v before its context's end: %v", from.Sub(r.at), r.err)
+		}
+	}
+	end := time.Now()
+	stalls.Judge(t, "Lock after its context's end", samples, 1, 100*time.Millisecond)
+	for _, k := range held {
+		mustUnlock(t, k)
+	}
+	// Still unreachable: nothing can be withdrawn.
+	eventuallyWithin(t, "what Lock has left is gone", time.Until(end.Add(ttl+time.Second)), func() bool {
+		return len(keys(t, srv, "").Kvs) == 0
+	})
+	proxy.Heal()
 }
 
 // TestLockDeadline: the same with a deadline, whose error says that it passed.
@@ -151,7 +163,8 @@ func TestLockWaitsForEtcd(t *testing.T) {
 	t.Parallel()
 	srv := startClean(t, soon)
 	proxy := faultkit.NewProxy(t, srv.Endpoint())
-	l := newLocker(t, srv.Client(t, etcdtest.Via(proxy.Addr())))
+	var calls etcdtest.Counter
+	l := newLocker(t, srv.Client(t, etcdtest.Via(proxy.Addr()), etcdtest.Counted(&calls)))
 	proxy.Cut()
 	next := goLock(testContext(t), l, "x")
 	pass(300 * time.Millisecond)
@@ -167,7 +180,7 @@ func TestLockWaitsForEtcd(t *testing.T) {
 	holder := clientLocker(t, srv)
 	k := mustLock(t, holder, "y")
 	next = goLock(testContext(t), l, "y")
-	awaitKeys(t, srv, "/revfence/y/", 2)
+	eventually(t, "a waiter that knows its place", func() bool { return calls.Snapshot().Sent[etcdtest.Watch] > 0 })
 	_, revision, _ := place(t, srv, "y")
 	proxy.Cut()
 	mustUnlock(t, k)

@@ -95,7 +95,6 @@ func TestWaiterPlaceLost(t *testing.T) {
 		}, 1500 * time.Millisecond},
 	} {
 		t.Run(what, func(t *testing.T) {
-			t.Parallel()
 			srv := startClean(t, soon)
 			stalls := etcdtest.Stalls(t)
 			held, next, calls := waiting(t, srv)
@@ -109,6 +108,7 @@ func TestWaiterPlaceLost(t *testing.T) {
 			var samples []etcdtest.Sample
 			for i := range waiters {
 				key, revision, lease := place(t, srv, waiterName(i))
+				calm(stalls)
 				from := time.Now()
 				if err := c.harm(testContext(t), srv.Admin(), key, lease); err != nil {
 					t.Fatal(err)

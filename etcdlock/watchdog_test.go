@@ -3,7 +3,6 @@ package etcdlock_test
 import (
 	"context"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -30,7 +29,7 @@ func TestWatchdogDeadConnection(t *testing.T) {
 	var proxies []*faultkit.Proxy
 	var addrs []string
 	for range 2 {
-		p := faultkit.NewProxy(t, strings.TrimPrefix(srv.Endpoint(), "http://"))
+		p := faultkit.NewProxy(t, srv.Endpoint())
 		proxies, addrs = append(proxies, p), append(addrs, p.Addr())
 	}
 	const ttl = 5 * time.Second

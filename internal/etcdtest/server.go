@@ -185,7 +185,9 @@ func (s *Server) elected() error {
 		case <-ctx.Done():
 			return fmt.Errorf("etcd not ready within %v", readyTimeout)
 		case <-tick.C:
-			if s.cfg.initial != "" {
+			// Nor before it has caught up with its log, which raft reads to see whether it may: that part may be
+			// compacted.
+			if s.cfg.initial != "" || e.Server.AppliedIndex() < e.Server.CommittedIndex() {
 				continue
 			}
 			// Not before the member has applied that it is one; a leader ignores it.

@@ -153,7 +153,8 @@ func (v *View) CreateIfFree(ctx context.Context, a *Attempt) (*mvccpb.KeyValue, 
 func (v *View) create(ctx context.Context, a *Attempt, cmps []clientv3.Cmp, then, els []clientv3.Op) (*clientv3.TxnResponse, error) {
 	a.Wrote = true
 	before := v.Floor.Load()
-	resp, err := v.Commit(ctx, cmps, then, els)
+	resp, repeated, err := v.Write(ctx, cmps, then, els)
+	a.Dirty = a.Dirty || repeated
 	if resp == nil {
 		a.Dirty = a.Dirty || !Definite(err)
 		return nil, err

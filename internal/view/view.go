@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -27,13 +28,14 @@ type View struct {
 
 	kv      clientv3.KV
 	watcher clientv3.Watcher
+	streams atomic.Int64 // of watches, so far given up
 }
 
 // New returns a view of base. ctx ends everything that runs on it; the user's
 // client is never closed.
 func New(ctx context.Context, base *clientv3.Client, lease clientv3.Lease, log *zap.Logger) *View {
-	v := &View{Client: clientv3.NewCtxClient(ctx, clientv3.WithZapLogger(log)), Floor: new(Floor), kv: base.KV, watcher: base.Watcher}
-	v.Client.KV = kv{base.KV, v}
+	v := &View{Client: clientv3.NewCtxClient(ctx, clientv3.WithZapLogger(log)), Floor: new(Floor), kv: counted(base), watcher: base.Watcher}
+	v.Client.KV = kv{v.kv, v}
 	v.Client.Watcher = watcher{base.Watcher, v}
 	v.Client.Lease = lease
 	return v
@@ -54,14 +56,24 @@ func (v *View) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (
 // Commit runs one transaction under CallLimit, checked against the floor. An
 // answer below the floor is returned beside its error.
 func (v *View) Commit(ctx context.Context, cmps []clientv3.Cmp, then, els []clientv3.Op) (*clientv3.TxnResponse, error) {
+	resp, _, err := v.Write(ctx, cmps, then, els)
+	return resp, err
+}
+
+// Write is Commit for those who must know whether clientv3 has sent the
+// transaction more than once: then the answer may be to a copy of one that was
+// applied before, and further copies may still be under way.
+func (v *View) Write(ctx context.Context, cmps []clientv3.Cmp, then, els []clientv3.Op) (resp *clientv3.TxnResponse, repeated bool, err error) {
 	before := v.Floor.Load()
 	c, cancel := context.WithTimeout(ctx, CallLimit)
 	defer cancel()
-	resp, err := v.kv.Txn(c).If(cmps...).Then(then...).Else(els...).Commit()
+	c, sent := countSends(c)
+	resp, err = v.kv.Txn(c).If(cmps...).Then(then...).Else(els...).Commit()
+	repeated = sent.Load() > 1
 	if err != nil {
-		return nil, err
+		return nil, repeated, err
 	}
-	return resp, v.Floor.observe(before, resp.Header)
+	return resp, repeated, v.Floor.observe(before, resp.Header)
 }
 
 // Transient reports whether a failed call of etcd is worth repeating: nothing

@@ -3,11 +3,13 @@ package view
 import (
 	"context"
 	"errors"
+	"strconv"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/metadata"
 )
 
 // watcher is what concurrency.Mutex waits through.
@@ -108,7 +110,8 @@ func (v *View) Gone(ctx context.Context, t Target) error {
 
 // watchOnce watches until the key is gone or the watch ends.
 func (v *View) watchOnce(ctx context.Context, t Target, tick *time.Timer) (bool, error) {
-	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	stream := v.streams.Load()
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(onStream(ctx, stream)))
 	defer cancel()
 	key := func(ctx context.Context) (bool, error) { return v.gone(ctx, t) }
 	first := t.First
@@ -127,7 +130,13 @@ func (v *View) watchOnce(ctx context.Context, t Target, tick *time.Timer) (bool,
 		var look func(context.Context) (bool, error)
 		select {
 		case resp, ok := <-events:
-			if !ok || resp.Err() != nil {
+			if !ok {
+				return false, nil
+			}
+			if resp.Err() != nil {
+				if resp.CompactRevision == 0 { // refused, and so would be the next on the same stream
+					v.streams.CompareAndSwap(stream, stream+1)
+				}
 				return false, nil
 			}
 			for _, e := range resp.Events {
@@ -150,6 +159,17 @@ func (v *View) watchOnce(ctx context.Context, t Target, tick *time.Timer) (bool,
 			}
 		}
 	}
+}
+
+// onStream keeps watches off streams of clientv3 that have refused one. It shares
+// a stream among the watches of one outgoing metadata, and authenticates only
+// when it opens it: once the token of that moment has expired, no new watch on
+// it would ever stand.
+func onStream(ctx context.Context, n int64) context.Context {
+	if n == 0 {
+		return ctx
+	}
+	return metadata.AppendToOutgoingContext(ctx, "revfence-watch", strconv.FormatInt(n, 10))
 }
 
 func (t Target) ends(e *clientv3.Event) bool {

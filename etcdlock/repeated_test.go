@@ -1,0 +1,75 @@
+package etcdlock_test
+
+import (
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/revfence/revfence/etcdlock"
+	"github.com/revfence/revfence/internal/etcdtest"
+	"github.com/revfence/revfence/internal/faultkit"
+)
+
+// clientv3 sends a transaction again when a server answers with a context's
+// error while the caller's context lives (F9): the lock must not take the answer
+// to the second for the whole story.
+
+// TestReleaseSentTwice: the first deletes the key, the second finds none. That
+// is a release, not a loss.
+func TestReleaseSentTwice(t *testing.T) {
+	t.Parallel()
+	for _, code := range []codes.Code{codes.DeadlineExceeded, codes.Canceled} {
+		srv := startClean(t, soon)
+		var calls faultkit.Calls
+		l := newLocker(t, srv.Client(t, etcdtest.Unary(calls.Unary)))
+		k := mustLock(t, l, "x")
+		fault := calls.Lost(deletes, 1, status.Error(code, "context error of the server"))
+		mustUnlock(t, k)
+		if fault.Hits() != 1 {
+			t.Errorf("%v: fault applied %d times", code, fault.Hits())
+		}
+		awaitKeys(t, srv, "/revfence/", 0)
+	}
+}
+
+// TestCreateSentTwice: the first is still under way when the second has made the
+// key. It must find no lease to put the released key on again.
+func TestCreateSentTwice(t *testing.T) {
+	t.Parallel()
+	srv := startClean(t, soon)
+	var calls faultkit.Calls
+	l := newLocker(t, srv.Client(t, etcdtest.Unary(calls.Unary)))
+	calls.Late(creates, 1, 500*time.Millisecond, status.Error(codes.Canceled, "context error of the server"))
+	mustUnlock(t, mustLock(t, l, "x"))
+	calls.Wait()
+	awaitKeys(t, srv, "/revfence/", 0)
+	mustUnlock(t, mustLock(t, clientLocker(t, srv), "x"))
+}
+
+// TestCreateCommittedTwice: the first has made the key, the second finds it.
+func TestCreateCommittedTwice(t *testing.T) {
+	t.Parallel()
+	srv := startClean(t, soon)
+	var calls faultkit.Calls
+	l := newLocker(t, srv.Client(t, etcdtest.Unary(calls.Unary)))
+	for _, lock := range []func() *etcdlock.Lock{
+		func() *etcdlock.Lock { return mustLock(t, l, "x") },
+		func() *etcdlock.Lock {
+			k, err := l.TryLock(testContext(t), "x")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return k
+		},
+	} {
+		calls.Lost(creates, 1, status.Error(codes.DeadlineExceeded, "context error of the server"))
+		k := lock()
+		if kv := keys(t, srv, k.Key()).Kvs[0]; kv.CreateRevision != int64(k.Token()) {
+			t.Errorf("token %d of a key created at %d", k.Token(), kv.CreateRevision)
+		}
+		mustUnlock(t, k)
+		eventually(t, "its lease is not used again", func() bool { return leaseCount(t, srv) == 0 })
+	}
+}
