@@ -17,7 +17,8 @@ import (
 func TestCloseWaitsForHolders(t *testing.T) {
 	t.Parallel()
 	srv := startClean(t, soon)
-	l := clientLocker(t, srv, etcdlock.WithTTL(2*time.Second))
+	const ttl = 3 * time.Second
+	l := clientLocker(t, srv, etcdlock.WithTTL(ttl))
 	other := clientLocker(t, srv)
 	ctx := testContext(t)
 	k := mustLock(t, l, "x")
@@ -30,12 +31,12 @@ func TestCloseWaitsForHolders(t *testing.T) {
 	if cause := context.Cause(k.Context()); !errors.Is(cause, etcdlock.ErrClosed) {
 		t.Errorf("the held lock's context ended with %v", cause)
 	}
-	pass(3 * time.Second) // more than the TTL
+	pass(ttl + time.Second)
 	select {
 	case err := <-closed:
-		t.Errorf("Close did not wait: %v", err)
+		t.Fatalf("Close did not wait: %v", err)
 	case r := <-next:
-		t.Errorf("the name was handed over before it was unlocked: %+v", r)
+		t.Fatalf("the name was handed over before it was unlocked: %+v", r)
 	default:
 	}
 	if k.Remaining() <= 0 {
@@ -148,7 +149,7 @@ func TestCloseTwice(t *testing.T) {
 	receive(t, "end of the lock's context", k.Context().Done())
 	select {
 	case err := <-closed:
-		t.Errorf("Close did not wait: %v", err)
+		t.Fatalf("Close did not wait: %v", err)
 	default:
 	}
 	mustUnlock(t, k)

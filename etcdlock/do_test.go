@@ -58,7 +58,8 @@ func TestDo(t *testing.T) {
 func TestDoHoldsUntilReturn(t *testing.T) {
 	t.Parallel()
 	srv := startClean(t, soon)
-	l := clientLocker(t, srv, etcdlock.WithTTL(2*time.Second))
+	const ttl = 3 * time.Second
+	l := clientLocker(t, srv, etcdlock.WithTTL(ttl))
 	cause := errors.New("shutting down")
 	ctx, cancel := context.WithCancelCause(testContext(t))
 	var fctx context.Context
@@ -69,7 +70,7 @@ func TestDoHoldsUntilReturn(t *testing.T) {
 		if got := context.Cause(inner); got != cause {
 			t.Errorf("the function's context ended with %v", got)
 		}
-		pass(3 * time.Second) // more than the TTL
+		pass(ttl + time.Second)
 		live(t, k)
 		kvs := keys(t, srv, "/revfence/x/").Kvs
 		if len(kvs) != 1 || kvs[0].CreateRevision != int64(k.Token()) {
@@ -210,7 +211,7 @@ func TestMaxHold(t *testing.T) {
 func TestMaxHoldOnSharedLease(t *testing.T) {
 	t.Parallel()
 	srv := startClean(t, soon)
-	const ttl = 2 * time.Second
+	const ttl = 3 * time.Second
 	l, other := clientLocker(t, srv, etcdlock.WithTTL(ttl), etcdlock.WithSharedLeases(10)), clientLocker(t, srv)
 	ctx := testContext(t)
 

@@ -27,9 +27,14 @@ func testContext(t testing.TB) context.Context {
 	return ctx
 }
 
+// starting bounds how many servers start at the same time, which is work enough to make locks of a short TTL late.
+var starting = make(chan struct{}, 2)
+
 // startClean starts a server that must be empty again within a time after the test's Lockers and clients are closed.
 func startClean(t testing.TB, within time.Duration, opts ...etcdtest.Option) *etcdtest.Server {
 	t.Helper()
+	starting <- struct{}{}
+	defer func() { <-starting }()
 	srv := etcdtest.Start(t, opts...)
 	srv.CheckClean(t, within)
 	return srv

@@ -2,6 +2,7 @@ package etcdlock_test
 
 import (
 	"flag"
+	"strconv"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -14,7 +15,7 @@ func TestMain(m *testing.M) {
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
 	if !given {
-		if err := flag.Set("test.parallel", "16"); err != nil {
+		if err := flag.Set("test.parallel", strconv.Itoa(parallel)); err != nil {
 			panic(err)
 		}
 	}

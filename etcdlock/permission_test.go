@@ -121,7 +121,7 @@ func TestNoPermission(t *testing.T) {
 func TestAuthTokenExpires(t *testing.T) {
 	t.Parallel()
 	srv, _ := secured(t, etcdtest.WithEmbedConfig(func(c *embed.Config) { c.AuthTokenTTL = 1 }))
-	l := newLocker(t, srv.Client(t, etcdtest.AsUser("svc", "password")), etcdlock.WithTTL(2*time.Second))
+	l := newLocker(t, srv.Client(t, etcdtest.AsUser("svc", "password")), etcdlock.WithTTL(3*time.Second))
 	k := mustLock(t, l, "x")
 	pass(4 * time.Second)
 	live(t, k)

@@ -44,7 +44,7 @@ func TestCreateSentTwice(t *testing.T) {
 	calls.Late(creates, 1, 500*time.Millisecond, status.Error(codes.Canceled, "context error of the server"))
 	mustUnlock(t, mustLock(t, l, "x"))
 	calls.Wait()
-	awaitKeys(t, srv, "/revfence/", 0)
+	eventuallyWithin(t, "no key, long before an idle lease is revoked", soon, func() bool { return len(keys(t, srv, "/revfence/").Kvs) == 0 })
 	mustUnlock(t, mustLock(t, clientLocker(t, srv), "x"))
 }
 
