@@ -160,7 +160,9 @@ func (a *attempt) hold(ctx context.Context) (*Lock, error) {
 	}
 	k.start(a.conf)
 	wait := k.since.Since(a.asked)
-	l.log.Debug("lock acquired", zap.String("lock", k.name), zap.Int64("token", int64(k.token)), zap.Duration("waited", wait))
+	if e := l.log.Check(zap.DebugLevel, "lock acquired"); e != nil {
+		e.Write(zap.String("lock", k.name), zap.Int64("token", int64(k.token)), zap.Duration("waited", wait))
+	}
 	l.observe(Event{Kind: EventAcquired, Name: k.name, Token: k.token, Elapsed: wait})
 	return k, nil
 }

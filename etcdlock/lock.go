@@ -79,7 +79,9 @@ func (k *Lock) start(conf lockConfig) {
 // guardKey loses the lock when its key is deleted, replaced or moved to
 // another lease: renewals go on without it.
 func (k *Lock) guardKey() {
-	every := max(ownReread, k.session.lease.TTL()/3)
+	// The watch is the signal, the read only its backstop: one more per third
+	// of the TTL would cost more than the renewals.
+	every := max(ownReread, k.session.lease.TTL())
 	err := k.locker.view.Gone(k.live, view.Target{Key: k.key, Rev: int64(k.token), Lease: k.session.lease.ID(), Every: every})
 	switch {
 	case k.live.Err() != nil:

@@ -22,7 +22,7 @@ const releaseGrace = time.Second
 // first. It cancels the lock's context and deletes its key, if that is still
 // the key of this hold.
 //
-// Unlock is idempotent, and every call returns the same:
+// Unlock is idempotent, and every call that sees its end returns the same:
 //
 //   - nil: released;
 //   - a *LostError: the lock had been lost before. If its lease was left to
@@ -61,10 +61,12 @@ func (k *Lock) Unlock(ctx context.Context) error {
 	l.leave(k.session, k.name, how)
 	l.turns.pass(k.name)
 	hold := l.clock.Now().Since(k.since)
+	level := zap.DebugLevel
 	if err != nil {
-		l.log.Warn("lock release", zap.String("lock", k.name), zap.Int64("token", int64(k.token)), zap.Duration("held", hold), zap.Error(err))
-	} else {
-		l.log.Debug("lock released", zap.String("lock", k.name), zap.Int64("token", int64(k.token)), zap.Duration("held", hold))
+		level = zap.WarnLevel
+	}
+	if e := l.log.Check(level, "lock released"); e != nil {
+		e.Write(zap.String("lock", k.name), zap.Int64("token", int64(k.token)), zap.Duration("held", hold), zap.Error(err))
 	}
 	k.outcome = err
 	close(k.released)

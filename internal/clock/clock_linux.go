@@ -6,6 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+//wallclock: the origin of time.Since, which reads the monotonic clock only.
+var origin = time.Now()
+
 // Now reads the three clocks.
 //
 // A goroutine that is preempted between the reads of BOOTTIME and MONOTONIC
@@ -15,9 +18,9 @@ import (
 func (System) Now() Reading {
 	var r Reading
 	for range 4 {
-		before := read(unix.CLOCK_MONOTONIC)
+		before := time.Since(origin) //wallclock: monotonic difference, many times faster than a system call.
 		r.boot = read(unix.CLOCK_BOOTTIME)
-		r.mono = read(unix.CLOCK_MONOTONIC)
+		r.mono = time.Since(origin) //wallclock: monotonic difference.
 		r.raw = read(unix.CLOCK_MONOTONIC_RAW)
 		if r.mono-before < time.Millisecond {
 			break
@@ -26,7 +29,7 @@ func (System) Now() Reading {
 	return r
 }
 
-// read cannot fail: the three ids exist on every Linux that Go supports.
+// read cannot fail: both ids exist on every Linux that Go supports.
 func read(id int32) time.Duration {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(id, &ts)
