@@ -60,7 +60,7 @@ func (k *Lock) refused(ctx context.Context, i int, err error) error {
 	// etcd's revisions are behind what it once handed out.
 	resp, rerr := k.locker.view.Get(ctx, k.key)
 	if rerr != nil {
-		return errors.Join(err, rerr)
+		return &LostError{Name: k.name, Token: k.token, Reason: ReasonStale, Err: errors.Join(err, rerr)}
 	}
 	if int64(stale.HighWater) > resp.Header.Revision {
 		return fmt.Errorf("etcdlock: fence %q of lock %q: %w: %w", stale.Resource, k.name,

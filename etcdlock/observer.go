@@ -10,7 +10,8 @@ import (
 //
 // Observe is called after the change, outside of all locks: for an acquisition
 // and a release on the goroutine that asked, for a loss on one of its own. It
-// should return soon. A panic in it is caught and logged.
+// should return soon, and not call Close, which waits for it. A panic in it is
+// caught and logged.
 type Observer interface {
 	// Observe is told of one event.
 	Observe(Event)

@@ -2,6 +2,7 @@ package etcdlock_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -153,4 +154,68 @@ func TestStaticTokenInvalid(t *testing.T) {
 		t.Errorf("lost: %+v", lost)
 	}
 	mustLostUnlock(t, k)
+}
+
+// endTokens ends the auth tokens that svc has so far: a new password, here the same, does that.
+func endTokens(t testing.TB, root *clientv3.Client) {
+	t.Helper()
+	if _, err := root.UserChangePassword(testContext(t), "svc", "password"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestTokenRefreshIsNoRepeat: a transaction that is sent again because its auth token had ended was refused the first
+// time. Its answer is the whole story, and its session as good as before.
+func TestTokenRefreshIsNoRepeat(t *testing.T) {
+	t.Parallel()
+	srv, root := secured(t)
+	l := newLocker(t, srv.Client(t, etcdtest.AsUser("svc", "password")))
+	k := mustLock(t, l, "x")
+	endTokens(t, root)
+	if _, err := root.Delete(testContext(t), k.Key()); err != nil {
+		t.Fatal(err)
+	}
+	wantIs(t, "Unlock of a lock that was lost", k.Unlock(testContext(t)), etcdlock.ErrLost)
+
+	k = mustLock(t, l, "x")
+	lease := k.Key()
+	endTokens(t, root)
+	mustUnlock(t, k)
+	endTokens(t, root)
+	k = mustLock(t, l, "x")
+	if k.Key() != lease {
+		t.Errorf("key %s, then %s: the lease was not used again", lease, k.Key())
+	}
+	mustUnlock(t, k)
+}
+
+// TestWatchAfterTokenEnds: clientv3 authenticates a stream of watches when it opens it. A watch that this stream refuses
+// has to find another one.
+func TestWatchAfterTokenEnds(t *testing.T) {
+	t.Parallel()
+	srv, root := secured(t)
+	l := newLocker(t, srv.Client(t, etcdtest.AsUser("svc", "password")))
+	first := mustLock(t, l, "first") // its watch opens the stream
+	pass(1500 * time.Millisecond)
+	endTokens(t, root)
+	stalls := etcdtest.Stalls(t)
+	var held []*etcdlock.Lock
+	for i := range 5 {
+		held = append(held, mustLock(t, l, fmt.Sprint(i)))
+	}
+	pass(4 * time.Second) // by now they would look once a second
+	var samples []etcdtest.Sample
+	for _, k := range held {
+		from := time.Now()
+		if _, err := root.Delete(testContext(t), k.Key()); err != nil {
+			t.Fatal(err)
+		}
+		if lost := lostTo(t, k); lost.Reason != etcdlock.ReasonKeyGone {
+			t.Errorf("lost: %+v", lost)
+		}
+		to := time.Now()
+		samples = append(samples, etcdtest.Sample{From: from, To: to, Value: to.Sub(from)})
+	}
+	stalls.Judge(t, "told by the watch", samples, 1, 100*time.Millisecond)
+	mustUnlock(t, first)
 }

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-//wallclock: the origin of time.Since, which reads the monotonic clock only.
+// wallclock: the origin of time.Since, which reads the monotonic clock only.
 var origin = time.Now()
 
 // Now reads the three clocks.

@@ -3,6 +3,7 @@ package faultkit
 import (
 	"context"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -62,8 +63,7 @@ func (c *Calls) Lost(match Match, n int, err error, then ...func()) *Fault {
 }
 
 // Late makes the next n matching calls return err at once and sends them only after delay, detached from the caller's
-// context: a reader in between sees nothing, and yet the call commits. What asked to be told of the call's end with
-// grpc.OnFinish is told at once. Wait waits for them.
+// context: a reader in between sees nothing, and yet the call commits. Wait waits for them.
 func (c *Calls) Late(match Match, n int, delay time.Duration, err error) *Fault {
 	return c.arm(match, n, func(k call) error {
 		c.wg.Go(func() {
@@ -73,13 +73,8 @@ func (c *Calls) Late(match Match, n int, delay time.Duration, err error) *Fault 
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(k.ctx), lateTimeout)
 			defer cancel()
 			// The caller, who has been told err already, owns the reply: the answer goes to a copy and is dropped.
-			_ = k.send(ctx, reflect.New(reflect.TypeOf(k.reply).Elem()).Interface()) // a second OnFinish finds nobody waiting
+			_ = k.send(ctx, reflect.New(reflect.TypeOf(k.reply).Elem()).Interface())
 		})
-		for _, o := range k.opts {
-			if o, ok := o.(grpc.OnFinishCallOption); ok {
-				o.OnFinish(err)
-			}
-		}
 		return err
 	})
 }
@@ -108,7 +103,6 @@ func (f *Fault) Disarm() {
 type call struct {
 	ctx   context.Context
 	reply any
-	opts  []grpc.CallOption
 	send  func(ctx context.Context, reply any) error
 }
 
@@ -143,7 +137,19 @@ func (c *Calls) Unary(ctx context.Context, method string, req, reply any, cc *gr
 	if f == nil {
 		return invoke(ctx, method, req, reply, cc, opts...)
 	}
-	return f.apply(call{ctx, reply, opts, func(ctx context.Context, reply any) error {
+	var tell []func(error) // how the call ended, as far as the caller is to know
+	opts = slices.DeleteFunc(slices.Clone(opts), func(o grpc.CallOption) bool {
+		f, ok := o.(grpc.OnFinishCallOption)
+		if ok {
+			tell = append(tell, f.OnFinish)
+		}
+		return ok
+	})
+	err := f.apply(call{ctx, reply, func(ctx context.Context, reply any) error {
 		return invoke(ctx, method, req, reply, cc, opts...)
 	}})
+	for _, f := range tell {
+		f(err)
+	}
+	return err
 }

@@ -12,12 +12,14 @@ import (
 
 // clientv3 sends a transaction again, without a word, when a server or a proxy
 // answers with a context's error while the caller's own context lives (F9). The
-// count of sends is the only sign of it.
+// end of each send is the only sign of it.
 
 type sendsKey struct{}
 
-// countSends returns a context whose transaction counts how often it was sent.
-func countSends(ctx context.Context) (context.Context, *atomic.Int32) {
+// countUnsure returns a context whose transaction counts the sends that ended
+// without saying whether it was applied. A refusal, such as that of an auth token
+// to renew, is not one.
+func countUnsure(ctx context.Context) (context.Context, *atomic.Int32) {
 	n := new(atomic.Int32)
 	return context.WithValue(ctx, sendsKey{}, n), n
 }
@@ -35,7 +37,11 @@ type counting struct{ pb.KVClient }
 
 func (c counting) Txn(ctx context.Context, in *pb.TxnRequest, opts ...grpc.CallOption) (*pb.TxnResponse, error) {
 	if n, ok := ctx.Value(sendsKey{}).(*atomic.Int32); ok {
-		opts = append(opts, grpc.OnFinish(func(error) { n.Add(1) }))
+		opts = append(opts, grpc.OnFinish(func(err error) {
+			if err != nil && !Definite(err) {
+				n.Add(1)
+			}
+		}))
 	}
 	return c.KVClient.Txn(ctx, in, opts...)
 }

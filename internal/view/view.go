@@ -61,15 +61,15 @@ func (v *View) Commit(ctx context.Context, cmps []clientv3.Cmp, then, els []clie
 }
 
 // Write is Commit for those who must know whether clientv3 has sent the
-// transaction more than once: then the answer may be to a copy of one that was
-// applied before, and further copies may still be under way.
+// transaction before, with an outcome that is not known: then the answer may be
+// to a copy of one that was applied, and the other may still be under way.
 func (v *View) Write(ctx context.Context, cmps []clientv3.Cmp, then, els []clientv3.Op) (resp *clientv3.TxnResponse, repeated bool, err error) {
 	before := v.Floor.Load()
 	c, cancel := context.WithTimeout(ctx, CallLimit)
 	defer cancel()
-	c, sent := countSends(c)
+	c, unsure := countUnsure(c)
 	resp, err = v.kv.Txn(c).If(cmps...).Then(then...).Else(els...).Commit()
-	repeated = sent.Load() > 1
+	repeated = unsure.Load() > 0
 	if err != nil {
 		return nil, repeated, err
 	}

@@ -96,10 +96,10 @@ func (v *View) Gone(ctx context.Context, t Target) error {
 	var pause Backoff
 	for {
 		gone, err := v.watchOnce(ctx, t, tick)
-		if gone || err != nil {
-			return err
+		if !gone && err == nil {
+			gone, err = v.gone(ctx, t)
 		}
-		if gone, err := v.gone(ctx, t); gone || err != nil {
+		if gone || err != nil && !errors.Is(err, errUnsure) {
 			return err
 		}
 		if !pause.Wait(ctx) {
@@ -153,10 +153,11 @@ func (v *View) watchOnce(ctx context.Context, t Target, tick *time.Timer) (bool,
 			tick.Reset(Jitter(t.Every))
 			look = key
 		}
-		if look != nil {
-			if gone, err := look(ctx); gone || err != nil {
-				return gone, err
-			}
+		if look == nil {
+			continue
+		}
+		if gone, err := look(ctx); gone || err != nil {
+			return gone, err // if unsure, to watch and look again
 		}
 	}
 }
@@ -179,22 +180,25 @@ func (t Target) ends(e *clientv3.Event) bool {
 	return t.Lease != 0 && clientv3.LeaseID(e.Kv.Lease) != t.Lease
 }
 
-// gone reads the key. A failed read is no answer, unless it will fail for ever.
+// gone reads the key.
 func (v *View) gone(ctx context.Context, t Target) (bool, error) {
 	resp, err := v.Get(ctx, t.Key)
-	switch {
-	case resp != nil: // also one below the floor: a restored etcd may lack the key
-		return len(resp.Kvs) == 0 || resp.Kvs[0].CreateRevision > t.Rev ||
-			t.Lease != 0 && clientv3.LeaseID(resp.Kvs[0].Lease) != t.Lease, nil
+	if resp == nil {
+		return false, lasting(ctx, err)
 	}
-	return false, lasting(ctx, err)
+	// Also an answer below the floor counts: a restored etcd may lack the key.
+	return len(resp.Kvs) == 0 || resp.Kvs[0].CreateRevision > t.Rev ||
+		t.Lease != 0 && clientv3.LeaseID(resp.Kvs[0].Lease) != t.Lease, nil
 }
 
-// lasting returns err if it will not pass. A read that failed otherwise is no
-// answer; and what the end of ctx means, its owner knows.
+// errUnsure stands for a failed read that is worth repeating.
+var errUnsure = errors.New("view: no answer")
+
+// lasting returns err if it will not pass, and else errUnsure; what the end of
+// ctx means, its owner knows.
 func lasting(ctx context.Context, err error) error {
 	if ctx.Err() == nil && (rpctypes.Error(err) == rpctypes.ErrPermissionDenied || !Transient(err)) {
 		return err
 	}
-	return nil
+	return errUnsure
 }
