@@ -9,6 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/revfence/revfence/internal/call"
 	"github.com/revfence/revfence/internal/view"
 )
 
@@ -85,7 +86,7 @@ func (l *Locker) acquire(ctx context.Context, name string, opts []LockOption, wa
 	if err := l.takeTurn(ctx, name, wait); err != nil {
 		return nil, l.failed(ctx, name, err, nil)
 	}
-	var pause view.Backoff
+	var pause call.Backoff
 	var last error // what etcd last said, for a ctx that ends in the wait for it
 	for lostPlace := false; ; {
 		a := &attempt{locker: l, name: name, conf: conf, user: user, asked: asked}
@@ -94,7 +95,7 @@ func (l *Locker) acquire(ctx context.Context, name string, opts []LockOption, wa
 			return k, nil
 		}
 		lost := errors.Is(err, view.ErrPlaceLost)
-		again := lost || wait && !a.refused && view.Transient(err)
+		again := lost || wait && !a.refused && call.Transient(err)
 		if !again || ctx.Err() != nil {
 			l.turns.pass(name)
 			return nil, l.failed(ctx, name, err, last)

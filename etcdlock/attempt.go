@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/revfence/revfence/fencing"
+	"github.com/revfence/revfence/internal/call"
 	"github.com/revfence/revfence/internal/clock"
 	"github.com/revfence/revfence/internal/view"
 )
@@ -220,7 +221,7 @@ func (l *Locker) scrub(s *session, key string) {
 		ours := clientv3.Compare(clientv3.LeaseValue(key), "=", s.lease.ID())
 		for {
 			_, _ = l.view.Commit(ctx, []clientv3.Cmp{ours}, []clientv3.Op{clientv3.OpDelete(key)}, nil)
-			t := time.NewTimer(view.Jitter(time.Second))
+			t := time.NewTimer(call.Jitter(time.Second))
 			select {
 			case <-t.C:
 			case <-s.lease.Done():

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/revfence/revfence/fencing"
+	"github.com/revfence/revfence/internal/call"
 	"github.com/revfence/revfence/internal/clock"
 	"github.com/revfence/revfence/internal/view"
 )
@@ -67,7 +68,7 @@ func (k *Lock) start(conf lockConfig) {
 	if k.state != held {
 		return
 	}
-	k.timers = append(k.timers, time.AfterFunc(view.Jitter(ownWatchAfter*2/3), func() {
+	k.timers = append(k.timers, time.AfterFunc(call.Jitter(ownWatchAfter*2/3), func() {
 		k.locker.background(func(context.Context) { k.guardKey() })
 	}))
 	if conf.maxHold > 0 {

@@ -10,7 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/revfence/revfence/fencing"
-	"github.com/revfence/revfence/internal/view"
+	"github.com/revfence/revfence/internal/call"
 )
 
 // releaseGrace is for how long a release goes on after its caller's context
@@ -97,7 +97,7 @@ func (k *Lock) release(ctx context.Context) (parting, error) {
 	defer cancel()
 	defer context.AfterFunc(l.base, cancel)()
 	unsure := false
-	var pause view.Backoff
+	var pause call.Backoff
 	for {
 		resp, repeated, err := l.view.Write(ctx, []clientv3.Cmp{k.IsOwner()}, []clientv3.Op{clientv3.OpDelete(k.key)}, nil)
 		unsure = unsure || repeated
@@ -113,7 +113,7 @@ func (k *Lock) release(ctx context.Context) (parting, error) {
 		}
 		unsure = true
 		l.stopRenewing(k.session)
-		if !view.Transient(err) || !pause.Wait(ctx) {
+		if !call.Transient(err) || !pause.Wait(ctx) {
 			return dirty, fmt.Errorf("etcdlock: release of %q (token %d) not confirmed, it ends within its TTL of %v: %w: %w",
 				k.name, int64(k.token), k.session.lease.TTL(), ErrUnknown, err)
 		}

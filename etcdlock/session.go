@@ -9,6 +9,7 @@ import (
 	"go.etcd.io/etcd/client/v3/concurrency"
 	"go.uber.org/zap"
 
+	"github.com/revfence/revfence/internal/call"
 	"github.com/revfence/revfence/internal/clock"
 	"github.com/revfence/revfence/internal/lease"
 	"github.com/revfence/revfence/internal/view"
@@ -54,7 +55,7 @@ func (l *Locker) session(ctx context.Context, name string, t tenant) (s *session
 	s = &session{locker: l, born: l.clock.Now(), names: map[string]tenant{name: t}}
 	granted, id, err := l.keeper.Grant(ctx, l.ttl, l.margin, s.leaseEnded)
 	if err != nil {
-		if !view.Definite(err) {
+		if !call.Definite(err) {
 			l.background(func(ctx context.Context) { l.revoke(ctx, id) })
 		}
 		return nil, false, err

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,13 +16,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/revfence/revfence/internal/call"
 	"github.com/revfence/revfence/internal/clock"
 )
-
-// callLimit bounds each call. It is below the 7 s that an etcd server gives a
-// proposal by default, so that the caller's context always ends first:
-// clientv3 repeats a write whose *server* ran out of time.
-const callLimit = 5 * time.Second
 
 // Config is what a Keeper works with.
 type Config struct {
@@ -38,7 +36,6 @@ type Config struct {
 // A Keeper renews leases. It runs nothing while it has none.
 type Keeper struct {
 	Config
-	clock clock.Source
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -55,7 +52,7 @@ type Keeper struct {
 
 // NewKeeper returns a Keeper with no lease.
 func NewKeeper(c Config) *Keeper {
-	k := &Keeper{Config: c, clock: c.Clock, leases: make(map[int64]*Lease), granting: make(map[clientv3.LeaseID]chan struct{})}
+	k := &Keeper{Config: c, leases: make(map[int64]*Lease), granting: make(map[clientv3.LeaseID]chan struct{})}
 	k.ctx, k.cancel = context.WithCancel(context.Background())
 	return k
 }
@@ -68,7 +65,7 @@ var errClosed = errors.New("lease: keeper closed")
 func (k *Keeper) Grant(ctx context.Context, ttl, margin time.Duration, onEnd func(End, error)) (l *Lease, id clientv3.LeaseID, err error) {
 	req := &pb.LeaseGrantRequest{ID: rand.Int64N(1<<63-1) + 1, TTL: int64(ttl / time.Second)}
 	id = clientv3.LeaseID(req.ID)
-	sent := k.clock.Now()
+	sent := k.Clock.Now()
 	resp, err := k.grant(ctx, req)
 	if rpctypes.Error(err) == rpctypes.ErrLeaseExist {
 		// clientv3 sends a grant again whose reply was lost. Nobody else has
@@ -107,7 +104,7 @@ func (k *Keeper) grant(ctx context.Context, req *pb.LeaseGrantRequest) (*pb.Leas
 	}
 	k.granting[id] = answered
 	k.wg.Go(func() {
-		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), callLimit)
+		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), call.Limit)
 		defer cancel()
 		defer context.AfterFunc(k.ctx, cancel)()
 		resp, err = k.Remote.LeaseGrant(call, req)
@@ -132,9 +129,9 @@ func (k *Keeper) Revoke(ctx context.Context, id clientv3.LeaseID) error {
 	answered := k.granting[id]
 	k.mu.Unlock()
 	if answered != nil {
-		<-answered // within callLimit
+		<-answered // within call.Limit
 	}
-	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	ctx, cancel := context.WithTimeout(ctx, call.Limit)
 	defer cancel()
 	_, err := k.Remote.LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: int64(id)})
 	if rpctypes.Error(err) == rpctypes.ErrLeaseNotFound {
@@ -152,7 +149,7 @@ func (k *Keeper) add(l *Lease) bool {
 	k.leases[l.id] = l
 	l.timer = time.AfterFunc(time.Hour, l.tick) // tick arms it
 	if k.pulse == nil {
-		k.beaten = k.clock.Now()
+		k.beaten = k.Clock.Now()
 		k.pulse = time.AfterFunc(pulseEvery, k.beat)
 	}
 	return true
@@ -184,7 +181,7 @@ const pulseEvery = time.Second
 // beat makes up for what timers do not see: they stand still during a suspend
 // and follow a slewed clock.
 func (k *Keeper) beat() {
-	now := k.clock.Now()
+	now := k.Clock.Now()
 	k.mu.Lock()
 	if k.pulse == nil {
 		k.mu.Unlock()
@@ -193,9 +190,7 @@ func (k *Keeper) beat() {
 	k.pulse.Reset(pulseEvery)
 	var late []*Lease
 	if now.Missed(k.beaten) > 10*time.Millisecond {
-		for _, l := range k.leases {
-			late = append(late, l)
-		}
+		late = k.allLocked()
 	}
 	k.beaten = now
 	k.mu.Unlock()
@@ -225,19 +220,12 @@ func (k *Keeper) ask(l *Lease) {
 // unanswered lists the leases whose renewal is due.
 func (k *Keeper) unanswered() []*Lease {
 	k.mu.Lock()
-	all := make([]*Lease, 0, len(k.leases))
-	for _, l := range k.leases {
-		all = append(all, l)
-	}
+	all := k.allLocked()
 	k.mu.Unlock()
-	due := all[:0]
-	for _, l := range all {
-		if l.unanswered() {
-			due = append(due, l)
-		}
-	}
-	return due
+	return slices.DeleteFunc(all, func(l *Lease) bool { return !l.unanswered() })
 }
+
+func (k *Keeper) allLocked() []*Lease { return slices.Collect(maps.Values(k.leases)) }
 
 // refused sorts an error that ended a stream. asked is the lease whose request
 // the server was working on, nil if none.
@@ -252,10 +240,7 @@ func (k *Keeper) refused(asked *Lease, err error) {
 	case rpctypes.ErrInvalidAuthToken:
 		if k.StaticToken {
 			k.mu.Lock()
-			all := make([]*Lease, 0, len(k.leases))
-			for _, l := range k.leases {
-				all = append(all, l)
-			}
+			all := k.allLocked()
 			k.mu.Unlock()
 			for _, l := range all {
 				l.end(Unauthenticated, err)
@@ -269,10 +254,7 @@ func (k *Keeper) refused(asked *Lease, err error) {
 func (k *Keeper) Close() {
 	k.mu.Lock()
 	k.closed = true
-	all := make([]*Lease, 0, len(k.leases))
-	for _, l := range k.leases {
-		all = append(all, l)
-	}
+	all := k.allLocked()
 	k.haltLocked()
 	k.mu.Unlock()
 	for _, l := range all {

@@ -12,6 +12,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/revfence/revfence/internal/call"
 )
 
 func TestWatchdogRenewsThroughAnotherMember(t *testing.T) {
@@ -197,7 +199,7 @@ func TestGrantErrors(t *testing.T) {
 			t.Errorf("grant on a stuck server: %v after %v", err, time.Since(start))
 		}
 		start = time.Now()
-		if _, _, err := r.Grant(t.Context(), 5*time.Second, time.Second, nil); err == nil || time.Since(start) != callLimit {
+		if _, _, err := r.Grant(t.Context(), 5*time.Second, time.Second, nil); err == nil || time.Since(start) != call.Limit {
 			t.Errorf("grant without a deadline: %v after %v", err, time.Since(start))
 		}
 		r.Close()

@@ -88,7 +88,7 @@ func (l *Lease) Remaining() time.Duration {
 		l.mu.Unlock()
 		return 0
 	}
-	now := l.keeper.clock.Now()
+	now := l.keeper.Clock.Now()
 	left, why := l.left(now)
 	l.mu.Unlock()
 	if left <= 0 {
@@ -106,7 +106,7 @@ func (l *Lease) Left() time.Duration {
 	if l.ended {
 		return 0
 	}
-	left, _ := l.left(l.keeper.clock.Now())
+	left, _ := l.left(l.keeper.Clock.Now())
 	return max(0, left)
 }
 
@@ -165,7 +165,7 @@ func (l *Lease) tick() {
 		l.mu.Unlock()
 		return
 	}
-	now := l.keeper.clock.Now()
+	now := l.keeper.Clock.Now()
 	left, why := l.left(now)
 	if left <= 0 {
 		l.mu.Unlock()
@@ -210,7 +210,7 @@ func (l *Lease) renewed(sent clock.Reading, ttl time.Duration) {
 	if l.ended {
 		return
 	}
-	now := l.keeper.clock.Now()
+	now := l.keeper.Clock.Now()
 	if left, _ := l.left(now); left <= 0 {
 		return // too late: the timer is about to say so
 	}

@@ -32,7 +32,7 @@ type round struct {
 // openLocked opens a round.
 func (k *Keeper) openLocked(endpoints []string) {
 	ctx, cancel := context.WithCancel(k.ctx)
-	r := &round{begun: k.clock.Now(), cancel: cancel}
+	r := &round{begun: k.Clock.Now(), cancel: cancel}
 	r.main = k.startLocked(ctx, k.Remote)
 	for _, ep := range endpoints {
 		remote, conn, err := k.Dial(ep)
@@ -78,7 +78,7 @@ func (k *Keeper) bark(l *Lease, left, every time.Duration) {
 	if k.closed || k.leases[l.id] != l || len(k.rounds) == 0 {
 		return
 	}
-	if n := len(k.rounds); n > 1 && k.clock.Now().Since(k.rounds[n-1].begun) < every {
+	if n := len(k.rounds); n > 1 && k.Clock.Now().Since(k.rounds[n-1].begun) < every {
 		return
 	}
 	k.Logger.Warn("lease renewal unanswered, trying every endpoint",

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -12,6 +11,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"go.uber.org/zap"
 
+	"github.com/revfence/revfence/internal/call"
 	"github.com/revfence/revfence/internal/clock"
 )
 
@@ -73,7 +73,9 @@ func (s *stream) run(ctx context.Context) {
 		if rpctypes.Error(err) == rpctypes.ErrPermissionDenied && asked != nil {
 			continue // that lease is out; the others should not wait for it
 		}
-		if !pause(ctx, reopenWait) {
+		select {
+		case <-time.After(call.Jitter(reopenWait)):
+		case <-ctx.Done():
 			return
 		}
 	}
@@ -114,7 +116,7 @@ func (s *stream) send(ctx context.Context, st pb.Lease_LeaseKeepAliveClient) {
 		s.outbox = nil
 		s.mu.Unlock()
 		for i, l := range out {
-			now := s.k.clock.Now()
+			now := s.k.Clock.Now()
 			s.mu.Lock()
 			delete(s.queued, l)
 			if !l.renewable(now) {
@@ -171,16 +173,4 @@ func (s *stream) forget() *Lease {
 	s.pending, s.outbox = nil, nil
 	clear(s.queued)
 	return asked
-}
-
-// pause waits about d, jittered by half; false if ctx ended first.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d/2 + rand.N(d))
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -7,6 +7,8 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/revfence/revfence/internal/call"
 )
 
 // kv is what concurrency.Mutex reads and writes through.
@@ -49,7 +51,7 @@ func (k kv) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*cl
 
 // older reads the predecessor and the own key in one linearizable transaction.
 func (k kv) older(ctx context.Context, a *Attempt, opts []clientv3.OpOption) (*clientv3.GetResponse, error) {
-	var pause Backoff
+	var pause call.Backoff
 	for {
 		older, err := k.v.place(ctx, a, opts)
 		if err == nil || errors.Is(err, ErrPlaceLost) {
@@ -58,7 +60,7 @@ func (k kv) older(ctx context.Context, a *Attempt, opts []clientv3.OpOption) (*c
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		if !Transient(err) || !pause.Wait(ctx) {
+		if !call.Transient(err) || !pause.Wait(ctx) {
 			return nil, err
 		}
 	}
@@ -156,7 +158,7 @@ func (v *View) create(ctx context.Context, a *Attempt, cmps []clientv3.Cmp, then
 	resp, repeated, err := v.Write(ctx, cmps, then, els)
 	a.Dirty = a.Dirty || repeated
 	if resp == nil {
-		a.Dirty = a.Dirty || !Definite(err)
+		a.Dirty = a.Dirty || !call.Definite(err)
 		return nil, err
 	}
 	if resp.Succeeded {

@@ -8,6 +8,8 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
+
+	"github.com/revfence/revfence/internal/call"
 )
 
 // clientv3 sends a transaction again, without a word, when a server or a proxy
@@ -38,7 +40,7 @@ type counting struct{ pb.KVClient }
 func (c counting) Txn(ctx context.Context, in *pb.TxnRequest, opts ...grpc.CallOption) (*pb.TxnResponse, error) {
 	if n, ok := ctx.Value(sendsKey{}).(*atomic.Int32); ok {
 		opts = append(opts, grpc.OnFinish(func(err error) {
-			if err != nil && !Definite(err) {
+			if err != nil && !call.Definite(err) {
 				n.Add(1)
 			}
 		}))

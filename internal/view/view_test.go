@@ -14,8 +14,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/revfence/revfence/internal/etcdtest"
 	"github.com/revfence/revfence/internal/faultkit"
@@ -328,37 +326,5 @@ func TestFloor(t *testing.T) {
 	err := &RegressedError{Seen: 5_000_000_000, Got: 10}
 	if !strings.Contains(err.Error(), "--bump-revision 4999999990 ") {
 		t.Errorf("the message does not name a bump that is enough: %v", err)
-	}
-}
-
-func TestErrorClasses(t *testing.T) {
-	for _, c := range []struct {
-		err                 error
-		transient, definite bool
-	}{
-		{rpctypes.ErrNoLeader, true, false},
-		{rpctypes.ErrTimeout, true, false},
-		{rpctypes.ErrLeaderChanged, true, false},
-		{rpctypes.ErrTooManyRequests, true, true},
-		{rpctypes.ErrNoSpace, false, true},
-		{rpctypes.ErrPermissionDenied, false, true},
-		{rpctypes.ErrLeaseNotFound, false, true},
-		{rpctypes.ErrInvalidAuthToken, true, true},
-		{rpctypes.ErrUserEmpty, false, true},
-		{rpctypes.ErrCorrupt, false, false},
-		{context.DeadlineExceeded, true, false},
-		{context.Canceled, true, false},
-		{status.Error(codes.Unavailable, "connection refused"), true, false},
-		{status.Error(codes.DeadlineExceeded, "7 s are over"), true, false},
-		{status.Error(codes.Internal, "stream broke"), true, false},
-		{status.Error(codes.PermissionDenied, "by a proxy"), false, true},
-		{status.Error(codes.Unimplemented, "not etcd"), false, false},
-	} {
-		if got := Transient(c.err); got != c.transient {
-			t.Errorf("Transient(%v) = %v", c.err, got)
-		}
-		if got := Definite(c.err); got != c.definite {
-			t.Errorf("Definite(%v) = %v", c.err, got)
-		}
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/metadata"
+
+	"github.com/revfence/revfence/internal/call"
 )
 
 // watcher is what concurrency.Mutex waits through.
@@ -91,9 +93,9 @@ type Target struct {
 func (v *View) Gone(ctx context.Context, t Target) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	tick := time.NewTimer(Jitter(t.Every))
+	tick := time.NewTimer(call.Jitter(t.Every))
 	defer tick.Stop()
-	var pause Backoff
+	var pause call.Backoff
 	for {
 		gone, err := v.watchOnce(ctx, t, tick)
 		if !gone && err == nil {
@@ -150,7 +152,7 @@ func (v *View) watchOnce(ctx context.Context, t Target, tick *time.Timer) (bool,
 				look = first
 			}
 		case <-tick.C:
-			tick.Reset(Jitter(t.Every))
+			tick.Reset(call.Jitter(t.Every))
 			look = key
 		}
 		if look == nil {
@@ -197,7 +199,7 @@ var errUnsure = errors.New("view: no answer")
 // lasting returns err if it will not pass, and else errUnsure; what the end of
 // ctx means, its owner knows.
 func lasting(ctx context.Context, err error) error {
-	if ctx.Err() == nil && (rpctypes.Error(err) == rpctypes.ErrPermissionDenied || !Transient(err)) {
+	if ctx.Err() == nil && (rpctypes.Error(err) == rpctypes.ErrPermissionDenied || !call.Transient(err)) {
 		return err
 	}
 	return errUnsure
