@@ -7,13 +7,13 @@ import (
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 
 	"github.com/revfence/revfence/internal/call"
 	"github.com/revfence/revfence/internal/view"
 )
 
-// Lock waits its turn for name and returns the held lock.
+// Lock waits its turn for name, which is 1 to 1024 bytes of any kind, and returns
+// the held lock.
 //
 // Goroutines of one Locker take turns first come, first served, and one of
 // them at a time stands in etcd's queue, which is served in the order in which
@@ -38,8 +38,9 @@ import (
 // Other errors are etcd's own (permission denied, no space) or a fence's.
 //
 // A nil error means that the lock was held when etcd answered, and was then
-// trusted for at least a third of its TTL. It does not mean that it still is:
-// give the token to every write that the lock protects.
+// trusted for at least a third of its TTL (less with a margin above two ninths of
+// it). It does not mean that it still is: give the token to every write that the
+// lock protects.
 func (l *Locker) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return l.acquire(ctx, name, opts, true)
 }
@@ -48,7 +49,8 @@ func (l *Locker) Lock(ctx context.Context, name string, opts ...LockOption) (*Lo
 // matches ErrLocked, at once if it is not.
 //
 // For a taken name it reads once and writes nothing. Otherwise, and in all
-// errors, it is like Lock, except that it does not wait out trouble with etcd.
+// errors, it is like Lock, except that it does not wait out trouble with etcd: a
+// call that is not answered within 5 s is an error, whatever ctx allows.
 func (l *Locker) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return l.acquire(ctx, name, opts, false)
 }
@@ -80,16 +82,18 @@ func (l *Locker) acquire(ctx context.Context, name string, opts []LockOption, wa
 	defer cancel(nil)
 	defer context.AfterFunc(l.open, func() { cancel(ErrClosed) })()
 
+	etcd := &trouble{locker: l, name: name, asked: asked, step: "behind others of this process"}
 	if err := l.reentrant(ctx, name); err != nil {
-		return nil, l.failed(ctx, name, err, nil)
+		return nil, l.failed(ctx, name, err, etcd)
 	}
 	if err := l.takeTurn(ctx, name, wait); err != nil {
-		return nil, l.failed(ctx, name, err, nil)
+		return nil, l.failed(ctx, name, err, etcd)
 	}
 	var pause call.Backoff
-	var last error // what etcd last said, for a ctx that ends in the wait for it
 	for lostPlace := false; ; {
 		a := &attempt{locker: l, name: name, conf: conf, user: user, asked: asked}
+		a.Trouble, a.at = etcd.note, etcd.at
+		etcd.at("etcd had not answered")
 		k, err := a.run(ctx, wait)
 		if err == nil {
 			return k, nil
@@ -98,10 +102,9 @@ func (l *Locker) acquire(ctx context.Context, name string, opts []LockOption, wa
 		again := lost || wait && !a.refused && call.Transient(err)
 		if !again || ctx.Err() != nil {
 			l.turns.pass(name)
-			return nil, l.failed(ctx, name, err, last)
+			return nil, l.failed(ctx, name, err, etcd)
 		}
-		last = err
-		l.log.Debug("queueing again", zap.String("lock", name), zap.Error(err))
+		etcd.note(err)
 		if lost && a.used {
 			continue // at once: a session of the pool less
 		}
@@ -111,23 +114,23 @@ func (l *Locker) acquire(ctx context.Context, name string, opts []LockOption, wa
 		}
 		if lostPlace = false; !pause.Wait(ctx) {
 			l.turns.pass(name)
-			return nil, l.failed(ctx, name, err, last)
+			return nil, l.failed(ctx, name, err, etcd)
 		}
 	}
 }
 
 // failed is what an acquisition under ctx returns when err ended it.
-func (l *Locker) failed(ctx context.Context, name string, err, last error) error {
+func (l *Locker) failed(ctx context.Context, name string, err error, etcd *trouble) error {
 	switch {
 	case l.open.Err() != nil:
 		return ErrClosed
-	case ctx.Err() == nil:
-		return err
-	case last == nil:
-		return fmt.Errorf("etcdlock: lock %q not acquired: %w", name, ended(ctx))
-	default:
-		return fmt.Errorf("etcdlock: lock %q not acquired: %w (before that: %w)", name, ended(ctx), last)
+	case ctx.Err() != nil:
+		return fmt.Errorf("etcdlock: lock %q not acquired: %w (%w)", name, ended(ctx), etcd.sum())
 	}
+	if lost, locked := (*LostError)(nil), (*LockedError)(nil); errors.As(err, &lost) || errors.As(err, &locked) {
+		return err // names it already
+	}
+	return fmt.Errorf("etcdlock: lock %q: %w", name, err)
 }
 
 // ended says why ctx is done, in an error that matches both ctx's own and its

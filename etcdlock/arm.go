@@ -54,7 +54,7 @@ func (k *Lock) raise(ctx context.Context, f fencing.Fence, conf lockConfig) erro
 func (k *Lock) refused(ctx context.Context, i int, err error) error {
 	var stale *fencing.StaleError
 	if !errors.As(err, &stale) {
-		return fmt.Errorf("etcdlock: lock %q released again: fence %d of WithFences not raised to token %d: %w", k.name, i+1, int64(k.token), err)
+		return fmt.Errorf("given back, since fence %d of WithFences was not raised to token %d: %w", i+1, int64(k.token), err)
 	}
 	// Somebody has shown a higher token. Either we have been overtaken, or
 	// etcd's revisions are behind what it once handed out.
@@ -63,7 +63,7 @@ func (k *Lock) refused(ctx context.Context, i int, err error) error {
 		return &LostError{Name: k.name, Token: k.token, Reason: ReasonStale, Err: errors.Join(err, rerr)}
 	}
 	if int64(stale.HighWater) > resp.Header.Revision {
-		return fmt.Errorf("etcdlock: fence %q of lock %q: %w: %w", stale.Resource, k.name,
+		return fmt.Errorf("fence %q: %w: %w", stale.Resource,
 			&view.RegressedError{Seen: int64(stale.HighWater), Got: resp.Header.Revision}, err)
 	}
 	return &LostError{Name: k.name, Token: k.token, Reason: ReasonStale, Err: err}

@@ -33,6 +33,7 @@ type attempt struct {
 	conf   lockConfig
 	user   context.Context // as the caller gave it
 	asked  clock.Reading
+	at     func(step string) // told what the attempt waits for
 
 	session *session
 	used    bool // the session had been used before
@@ -89,6 +90,7 @@ func (a *attempt) run(ctx context.Context, wait bool) (*Lock, error) {
 func (a *attempt) wait(ctx context.Context) error {
 	var own *time.Timer
 	a.Waiting = func() {
+		a.at("waiting for earlier places in the queue")
 		own = time.AfterFunc(ownWatchAfter, func() {
 			a.locker.background(func(context.Context) { a.guardPlace(ctx) })
 		})
@@ -219,9 +221,9 @@ func (l *Locker) scrub(s *session, key string) {
 	}
 	l.background(func(ctx context.Context) {
 		ours := clientv3.Compare(clientv3.LeaseValue(key), "=", s.lease.ID())
-		for {
+		for wait := time.Second; ; wait = min(2*wait, l.ttl) { // a late copy comes soon or never
 			_, _ = l.view.Commit(ctx, []clientv3.Cmp{ours}, []clientv3.Op{clientv3.OpDelete(key)}, nil)
-			t := time.NewTimer(call.Jitter(time.Second))
+			t := time.NewTimer(call.Jitter(wait))
 			select {
 			case <-t.C:
 			case <-s.lease.Done():

@@ -26,7 +26,9 @@ var (
 
 	// ErrUnknown says that etcd did not confirm a release. The lock's lease is
 	// no longer renewed, so the name is free at the latest when the TTL of the
-	// last renewal has passed on the server.
+	// last renewal has passed on the server. (With WithSharedLeases its lease
+	// may live on for others; then the deletion is repeated until it succeeds.)
+	// From Txn it says that the transaction may or may not have been applied.
 	ErrUnknown = errors.New("etcdlock: outcome unknown")
 
 	// ErrClosed says that the Locker, or the client under it, was closed.
@@ -59,13 +61,15 @@ const (
 	ReasonDeadline Reason = iota + 1
 	// ReasonSuspended: the machine slept past the deadline.
 	ReasonSuspended
-	// ReasonLeaseGone: etcd says that the lease is gone, by expiry or revoke.
+	// ReasonLeaseGone: a renewal was answered with the lease being gone, by
+	// expiry or revoke.
 	ReasonLeaseGone
-	// ReasonKeyGone: the lock's key was deleted, replaced or put on another
-	// lease while its lease lived.
+	// ReasonKeyGone: the lock's key was deleted, by itself or with its lease,
+	// replaced, or put on another lease. Most often the watch of the key tells
+	// of a revoke before the next renewal would.
 	ReasonKeyGone
-	// ReasonDenied: etcd refused a renewal or a look at the lock's key for
-	// lack of permission.
+	// ReasonDenied: etcd refused a renewal or a look at the lock's key, for
+	// lack of permission or another reason that will not pass. Err has it.
 	ReasonDenied
 	// ReasonUnauthenticated: the client's auth token is no longer valid and,
 	// being fixed in its configuration, cannot be renewed.
@@ -80,15 +84,15 @@ const (
 )
 
 var reasons = [...]string{
-	ReasonDeadline:        "no renewal answered before the deadline",
+	ReasonDeadline:        "no renewal answered before the deadline (etcd not reached, or this process paused)",
 	ReasonSuspended:       "machine suspended past the deadline",
 	ReasonLeaseGone:       "lease gone",
-	ReasonKeyGone:         "key deleted or replaced",
+	ReasonKeyGone:         "key deleted (by itself or with its lease) or replaced",
 	ReasonDenied:          "permission denied",
 	ReasonUnauthenticated: "auth token no longer valid",
 	ReasonStale:           "a fence has seen a higher token",
 	ReasonMaxHold:         "maximum hold over",
-	ReasonClosed:          "locker closed",
+	ReasonClosed:          "locker or client closed",
 }
 
 // String describes the reason in a few words.

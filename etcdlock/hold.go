@@ -32,7 +32,7 @@ func WithoutHold(ctx context.Context) context.Context {
 func (l *Locker) reentrant(ctx context.Context, name string) error {
 	for h := holdsOf(ctx); h != nil; h = h.outer {
 		k := h.lock
-		if k.name != name || k.locker.prefix != l.prefix || k.Remaining() == 0 {
+		if k.locker.queue(k.name) != l.queue(name) || k.Remaining() == 0 {
 			continue
 		}
 		same, err := l.sameCluster(ctx, k.locker, name)

@@ -98,6 +98,9 @@ func (k *Lock) guardKey() {
 // of one name strictly increase from holder to holder.
 func (k *Lock) Token() fencing.Token { return k.token }
 
+// String names the lock and its token.
+func (k *Lock) String() string { return fmt.Sprintf("lock %q (token %d)", k.name, int64(k.token)) }
+
 // Name returns the name the lock was taken under.
 func (k *Lock) Name() string { return k.name }
 
@@ -111,7 +114,8 @@ func (k *Lock) Key() string { return k.key }
 // Locker is closed, with ErrClosed.
 //
 // A context that is not cancelled proves nothing: the signal of a process that
-// was paused comes after the pause.
+// was paused comes after the pause. Once Close has cancelled it, it says nothing
+// about the lock any more, which is held until it is unlocked: ask Remaining.
 func (k *Lock) Context() context.Context { return k.ctx }
 
 // Remaining returns how long the lock may still be trusted: until its local
@@ -166,7 +170,7 @@ func (k *Lock) Require(d time.Duration) error {
 // lost, ErrReleased after Unlock, ErrRevisionRegressed if revisions went
 // backwards, and otherwise the error of the call, which says nothing about the
 // lock. Between its answer and the next statement the lock can be lost: it does
-// not replace a fence.
+// not replace a fence. A call takes 5 s at the most, whatever ctx allows.
 func (k *Lock) Check(ctx context.Context) error {
 	if err := k.err(); err != nil {
 		return err
@@ -234,10 +238,12 @@ func (k *Lock) lose(reason Reason, err error) bool {
 	hold := l.clock.Now().Since(k.since)
 	l.log.Warn("lock lost", zap.String("lock", k.name), zap.Int64("token", int64(k.token)),
 		zap.Stringer("reason", reason), zap.Duration("held", hold), zap.Error(err))
-	l.drop(k)
 	if l.observer != nil {
-		go l.observe(Event{Kind: EventLost, Name: k.name, Token: k.token, Reason: reason, Elapsed: hold, Err: k.lost})
+		l.background(func(context.Context) {
+			l.observe(Event{Kind: EventLost, Name: k.name, Token: k.token, Reason: reason, Elapsed: hold, Err: k.lost})
+		})
 	}
+	l.drop(k)
 	return true
 }
 

@@ -76,7 +76,7 @@ func New(client *clientv3.Client, opts ...Option) (*Locker, error) {
 		Clock:       c.clock,
 		Logger:      c.log,
 	})
-	l.view = view.New(l.base, client, l.keeper.View(client.Lease), zap.NewNop())
+	l.view = view.New(l.base, client, l.keeper.View(client.Lease))
 	l.mu.Lock() // the client may be closed at this moment
 	defer l.mu.Unlock()
 	l.forgetClient = context.AfterFunc(client.Ctx(), func() {

@@ -1,6 +1,7 @@
 package etcdlock
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/revfence/revfence/fencing"
@@ -32,12 +33,27 @@ const (
 	EventLost
 )
 
+// String names the kind in one word.
+func (k EventKind) String() string {
+	switch k {
+	case EventAcquired:
+		return "acquired"
+	case EventFailed:
+		return "failed"
+	case EventReleased:
+		return "released"
+	case EventLost:
+		return "lost"
+	}
+	return fmt.Sprintf("EventKind(%d)", int(k))
+}
+
 // An Event is one state change.
 type Event struct {
 	Kind    EventKind
-	Name    string
+	Name    string        // of the lock
 	Token   fencing.Token // 0 if no lock was held
-	Reason  Reason        // of a loss
-	Elapsed time.Duration
-	Err     error
+	Reason  Reason        // of a loss; 0 for other kinds
+	Elapsed time.Duration // wait or hold, see the kinds
+	Err     error         // nil for an acquisition and a confirmed release
 }

@@ -96,8 +96,9 @@ func WithTTL(d time.Duration) Option {
 // WithPrefix sets what every lock's key starts with, "/revfence/" by default.
 // The key is prefix, escaped name, "/" and lease id: to share a lock with
 // etcdctl or a concurrency.Mutex at "/a/b/nightly", use the prefix "/a/b/" and
-// the name "nightly". At most 1024 bytes. A prefix must not lie below a lock of
-// another prefix; such keys are reported as ErrForeignKey.
+// the name "nightly". Nothing is put between prefix and name, so end it in "/". At
+// most 1024 bytes. A prefix must not lie below a lock of another prefix; such keys
+// are reported as ErrForeignKey.
 func WithPrefix(prefix string) Option {
 	return optionFunc(func(c *config) error {
 		if len(prefix) > maxPrefixLen {
@@ -161,7 +162,7 @@ func WithObserver(o Observer) Option {
 
 // WithSharedLeases lets up to n locks of different names share one lease, for
 // a service that holds thousands at once: renewals are per lease. The default
-// is 1, a lease of its own for every lock.
+// is 1, a lease of its own for every lock; 1 to 100 000 are allowed.
 //
 // What they share is their fate: when the lease is lost, so are all its locks.
 // A lock whose release was not confirmed makes its lease take no new names; it
@@ -210,7 +211,8 @@ func newLockConfig(ttl time.Duration, opts []LockOption) (lockConfig, error) {
 // A fence that has seen a higher token means that the lock is lost already:
 // Lock then returns a *LostError with ReasonStale, or ErrRevisionRegressed if
 // the fence has seen more than etcd has written. A fence that fails, or does
-// not answer in time, makes Lock release the lock and return its error.
+// not answer in time, makes Lock give the lock back, in the background, and return
+// its error.
 func WithFences(fences ...fencing.Fence) LockOption {
 	return lockOptionFunc(func(c *lockConfig) error {
 		for _, f := range fences {
@@ -224,7 +226,7 @@ func WithFences(fences ...fencing.Fence) LockOption {
 }
 
 // WithFenceTimeout sets how long each fence of WithFences is given: a third of
-// the TTL by default.
+// the TTL by default. It must be above 0.
 func WithFenceTimeout(d time.Duration) LockOption {
 	return lockOptionFunc(func(c *lockConfig) error {
 		if d <= 0 {
@@ -237,7 +239,7 @@ func WithFenceTimeout(d time.Duration) LockOption {
 
 // WithMaxHold ends the lock d after it was acquired, for work that might hang:
 // the lock is lost with ReasonMaxHold, and free for others when its TTL has
-// passed after that. There is no maximum by default.
+// passed after that. There is no maximum by default; d must be above 0.
 func WithMaxHold(d time.Duration) LockOption {
 	return lockOptionFunc(func(c *lockConfig) error {
 		if d <= 0 {

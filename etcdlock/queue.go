@@ -2,6 +2,7 @@ package etcdlock
 
 import (
 	"context"
+	"fmt"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -23,7 +24,8 @@ type Contender struct {
 // Queue returns who holds name, first, and who waits for it, in the order in
 // which they will be served; nothing if the name is free. Goroutines that wait
 // behind another of their own process are not in etcd and not shown. It is one
-// linearizable read, and what it says may have changed on return.
+// linearizable read, of 5 s at the most, and what it says may have changed on
+// return.
 func (l *Locker) Queue(ctx context.Context, name string) ([]Contender, error) {
 	if err := checkName(name); err != nil {
 		return nil, err
@@ -34,7 +36,7 @@ func (l *Locker) Queue(ctx context.Context, name string) ([]Contender, error) {
 	queue := l.queue(name)
 	resp, err := l.view.Get(ctx, queue, clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("etcdlock: queue of %q: %w", name, err)
 	}
 	out := make([]Contender, len(resp.Kvs))
 	for i, kv := range resp.Kvs {

@@ -26,12 +26,14 @@ const releaseGrace = time.Second
 //
 //   - nil: released;
 //   - a *LostError: the lock had been lost before. If its lease was left to
-//     expire, it is revoked now, since its work is over;
+//     expire, it is revoked now, since its work is over (unless the Locker is
+//     closed);
 //   - an error that matches ErrUnknown: etcd did not confirm. The lock is no
-//     longer renewed, and free within the TTL.
+//     longer renewed, and free within the TTL. (With WithSharedLeases its lease
+//     may live on for others: the deletion is then repeated until it succeeds.)
 //
-// ctx bounds the call, but a release under way goes on for up to a second after
-// ctx has ended. Without an end of ctx, Unlock gives up after the TTL.
+// A release under way goes on for up to a second after ctx has ended, and Unlock
+// returns by then. Without an end of ctx it gives up after the TTL.
 func (k *Lock) Unlock(ctx context.Context) error {
 	k.settle()
 	k.mu.Lock()
@@ -61,17 +63,17 @@ func (k *Lock) Unlock(ctx context.Context) error {
 	l.leave(k.session, k.name, how)
 	l.turns.pass(k.name)
 	hold := l.clock.Now().Since(k.since)
-	level := zap.DebugLevel
+	level, what := zap.DebugLevel, "lock released"
 	if err != nil {
-		level = zap.WarnLevel
+		level, what = zap.WarnLevel, "lock release not confirmed, or lock lost before"
 	}
-	if e := l.log.Check(level, "lock released"); e != nil {
+	if e := l.log.Check(level, what); e != nil {
 		e.Write(zap.String("lock", k.name), zap.Int64("token", int64(k.token)), zap.Duration("held", hold), zap.Error(err))
 	}
 	k.outcome = err
 	close(k.released)
-	l.drop(k)
 	l.observe(Event{Kind: EventReleased, Name: k.name, Token: k.token, Elapsed: hold, Err: err})
+	l.drop(k)
 	return err
 }
 
@@ -94,10 +96,11 @@ func (k *Lock) await(ctx context.Context) error {
 func (k *Lock) release(ctx context.Context) (parting, error) {
 	l := k.locker
 	ctx, cancel := graceful(ctx, min(releaseGrace, l.ttl/3), k.session.lease.TTL())
-	defer cancel()
-	defer context.AfterFunc(l.base, cancel)()
+	defer cancel(nil)
+	defer context.AfterFunc(l.base, func() { cancel(ErrClosed) })()
 	unsure := false
 	var pause call.Backoff
+	var last error // of etcd
 	for {
 		resp, repeated, err := l.view.Write(ctx, []clientv3.Cmp{k.IsOwner()}, []clientv3.Op{clientv3.OpDelete(k.key)}, nil)
 		unsure = unsure || repeated
@@ -111,9 +114,14 @@ func (k *Lock) release(ctx context.Context) (parting, error) {
 		case resp != nil:
 			return dirty, &LostError{Name: k.name, Token: k.token, Reason: ReasonKeyGone}
 		}
-		unsure = true
+		if unsure = true; ctx.Err() == nil {
+			last = err
+		}
 		l.stopRenewing(k.session)
 		if !call.Transient(err) || !pause.Wait(ctx) {
+			if ctx.Err() != nil {
+				err = errors.Join(context.Cause(ctx), last)
+			}
 			return dirty, fmt.Errorf("etcdlock: release of %q (token %d) not confirmed, it ends within its TTL of %v: %w: %w",
 				k.name, int64(k.token), k.session.lease.TTL(), ErrUnknown, err)
 		}
@@ -133,13 +141,15 @@ func (l *Locker) stopRenewing(s *session) {
 }
 
 // graceful returns a context that outlives ctx by grace, and lasts no longer
-// than limit in all.
-func graceful(ctx context.Context, grace, limit time.Duration) (context.Context, func()) {
-	out, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
-	stop := context.AfterFunc(ctx, func() { time.AfterFunc(grace, cancel) })
-	return out, func() {
+// than limit in all. Its cause says which of the two it was.
+func graceful(ctx context.Context, grace, limit time.Duration) (context.Context, context.CancelCauseFunc) {
+	out, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	last := time.AfterFunc(limit, func() { cancel(fmt.Errorf("no answer within the TTL, %v", limit)) })
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(grace, func() { cancel(ended(ctx)) }) })
+	return out, func(cause error) {
 		stop()
-		cancel()
+		last.Stop()
+		cancel(cause)
 	}
 }
 
@@ -148,7 +158,7 @@ func graceful(ctx context.Context, grace, limit time.Duration) (context.Context,
 func (k *Lock) handOver() {
 	l := k.locker
 	switch k.lost.Reason {
-	case ReasonDeadline, ReasonSuspended, ReasonMaxHold, ReasonClosed:
+	case ReasonDeadline, ReasonSuspended, ReasonMaxHold:
 		l.background(func(ctx context.Context) {
 			if l.share == 1 {
 				l.revoke(ctx, k.session.lease.ID())
@@ -177,7 +187,6 @@ func (l *Locker) expire(k *Lock) {
 				l.scrub(k.session, k.key)
 			}
 		case <-k.session.lease.Done():
-		case <-l.open.Done(): // Close revokes the lease with its last lock
 		case <-ctx.Done():
 		}
 	})

@@ -20,7 +20,9 @@ func (k *Lock) IsOwner() clientv3.Cmp { return ownerCmp(k.key, k.token) }
 // Txn starts a transaction that etcd runs only while the lock is held. Use it
 // as the client's: If, Then and Else are yours, and none of them runs once the
 // lock is lost. Commit then returns a *LostError. Of a Commit that fails
-// otherwise, the outcome is unknown, as with the client's own.
+// otherwise, or with an error that matches ErrUnknown as well, the outcome is
+// unknown, as with the client's own. Commit takes 5 s at the most, whatever ctx
+// allows.
 //
 // The check and the write are one step of etcd, so for data in the same etcd
 // cluster this is the fence.
@@ -83,12 +85,15 @@ func (t *txn) Commit() (*clientv3.TxnResponse, error) {
 		return nil, err
 	}
 	inner := clientv3.OpTxn(t.cmps, t.then, t.els)
-	resp, err := k.locker.view.Commit(t.ctx, []clientv3.Cmp{k.IsOwner()}, []clientv3.Op{inner}, nil)
+	resp, repeated, err := k.locker.view.Write(t.ctx, []clientv3.Cmp{k.IsOwner()}, []clientv3.Op{inner}, nil)
 	if resp == nil {
 		return nil, err
 	}
 	if !resp.Succeeded {
 		k.lose(ReasonKeyGone, nil)
+		if repeated { // the first copy may have been applied while the lock was held
+			return nil, fmt.Errorf("etcdlock: transaction of %q: %w: %w", k.name, ErrUnknown, k.err())
+		}
 		return nil, k.err()
 	}
 	out := (*clientv3.TxnResponse)(resp.Responses[0].GetResponseTxn())

@@ -39,8 +39,10 @@ func NewContext(ctx context.Context, lock string, t Token) context.Context {
 //   - Several live holds: not ok. Which token belongs to the write at hand is a
 //     thing only the caller knows, and the wrong one could shut out another
 //     resource's holder; take the token from the lock itself.
-//   - Holds, but none live: the innermost, and ok. Refusing its write is the task
-//     of the fence, which needs to see the stale token for that.
+//   - Holds of one lock, none live: the innermost, and ok. Refusing its write is
+//     the task of the fence, which needs to see the stale token for that.
+//   - Holds of several locks, none live: not ok, as if they were. A lock that is
+//     being shut down may still be held.
 //   - Nothing carried: not ok.
 //
 // When ok is false, lock is empty and t is [None]. That ok is true is no promise
@@ -51,7 +53,9 @@ func FromContext(ctx context.Context) (lock string, t Token, ok bool) {
 		return "", None, false
 	}
 	var found *hold
+	oneLock := true
 	for h := innermost; h != nil; h = h.outer {
+		oneLock = oneLock && h.lock == innermost.lock
 		switch {
 		case !h.live():
 		case found == nil:
@@ -61,6 +65,9 @@ func FromContext(ctx context.Context) (lock string, t Token, ok bool) {
 		}
 	}
 	if found == nil {
+		if !oneLock {
+			return "", None, false
+		}
 		found = innermost
 	}
 	return found.lock, found.token, true

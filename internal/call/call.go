@@ -5,6 +5,7 @@ package call
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -17,6 +18,15 @@ import (
 // request by default, so that the caller's context always ends first: clientv3
 // silently repeats a write whose *server* ran out of time.
 const Limit = 5 * time.Second
+
+// Explain names the limit in the error of a call under limited, a child of ctx,
+// that ran into it: the caller may have set no deadline at all.
+func Explain(ctx, limited context.Context, err error) error {
+	if err == nil || ctx.Err() != nil || limited.Err() == nil {
+		return err
+	}
+	return fmt.Errorf("etcd did not answer within %v: %w", Limit, err)
+}
 
 // Transient reports whether a failed call of etcd is worth repeating: nothing
 // but time stands between it and success. Errors that are not etcd's, such as

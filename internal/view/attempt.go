@@ -42,9 +42,11 @@ type Attempt struct {
 	Lease   clientv3.LeaseID
 	Holder  string // value of the own key: who is asking
 	Waiting func() // called once, when the attempt starts to wait
+	// Trouble is told of failed reads that are going to be repeated, on
+	// whatever goroutine.
+	Trouble func(error)
 
-	Rev   int64 // create revision of the own key, 0 until known
-	Wrote bool  // a create transaction was sent
+	Rev int64 // create revision of the own key, 0 until known
 	// Dirty says that a write of unknown outcome may still be under way, so
 	// that the key can come back after it was deleted.
 	Dirty bool

@@ -60,7 +60,13 @@ func (k kv) older(ctx context.Context, a *Attempt, opts []clientv3.OpOption) (*c
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		if !call.Transient(err) || !pause.Wait(ctx) {
+		if !call.Transient(err) {
+			return nil, err
+		}
+		if a.Trouble != nil {
+			a.Trouble(err)
+		}
+		if !pause.Wait(ctx) {
 			return nil, err
 		}
 	}
@@ -153,7 +159,6 @@ func (v *View) CreateIfFree(ctx context.Context, a *Attempt) (*mvccpb.KeyValue, 
 // create runs a transaction that puts a's key in its Then part and reads it as
 // the first of its Else part, and notes in a what came of it.
 func (v *View) create(ctx context.Context, a *Attempt, cmps []clientv3.Cmp, then, els []clientv3.Op) (*clientv3.TxnResponse, error) {
-	a.Wrote = true
 	before := v.Floor.Load()
 	resp, repeated, err := v.Write(ctx, cmps, then, els)
 	a.Dirty = a.Dirty || repeated

@@ -5,7 +5,6 @@ import (
 	"sync/atomic"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 
 	"github.com/revfence/revfence/internal/call"
 )
@@ -24,8 +23,8 @@ type View struct {
 
 // New returns a view of base. ctx ends everything that runs on it; the user's
 // client is never closed.
-func New(ctx context.Context, base *clientv3.Client, lease clientv3.Lease, log *zap.Logger) *View {
-	v := &View{Client: clientv3.NewCtxClient(ctx, clientv3.WithZapLogger(log)), Floor: new(Floor), kv: counted(base), watcher: base.Watcher}
+func New(ctx context.Context, base *clientv3.Client, lease clientv3.Lease) *View {
+	v := &View{Client: clientv3.NewCtxClient(ctx), Floor: new(Floor), kv: counted(base), watcher: base.Watcher}
 	v.Client.KV = kv{v.kv, v}
 	v.Client.Watcher = watcher{base.Watcher, v}
 	v.Client.Lease = lease
@@ -39,7 +38,7 @@ func (v *View) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (
 	defer cancel()
 	resp, err := v.kv.Get(c, key, opts...)
 	if err != nil {
-		return nil, err
+		return nil, call.Explain(ctx, c, err)
 	}
 	return resp, v.Floor.observe(before, resp.Header)
 }
@@ -58,11 +57,11 @@ func (v *View) Write(ctx context.Context, cmps []clientv3.Cmp, then, els []clien
 	before := v.Floor.Load()
 	c, cancel := context.WithTimeout(ctx, call.Limit)
 	defer cancel()
-	c, unsure := countUnsure(c)
-	resp, err = v.kv.Txn(c).If(cmps...).Then(then...).Else(els...).Commit()
+	counted, unsure := countUnsure(c)
+	resp, err = v.kv.Txn(counted).If(cmps...).Then(then...).Else(els...).Commit()
 	repeated = unsure.Load() > 0
 	if err != nil {
-		return nil, repeated, err
+		return nil, repeated, call.Explain(ctx, c, err)
 	}
 	return resp, repeated, v.Floor.observe(before, resp.Header)
 }

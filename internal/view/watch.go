@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/metadata"
 
@@ -42,7 +41,8 @@ func (w watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOptio
 		defer close(out)
 		// On an error the closed channel ends the stock code's wait: with
 		// ctx's error, or else with one that does not say why, so Err does.
-		if a.Err = w.v.Gone(ctx, Target{Key: key, Rev: op.Rev(), Every: reread, First: w.first(a, key)}); a.Err == nil {
+		pred := Target{Key: key, Rev: op.Rev(), Every: reread, First: w.first(a, key), Trouble: a.Trouble}
+		if a.Err = w.v.Gone(ctx, pred); a.Err == nil {
 			out <- clientv3.WatchResponse{Events: []*clientv3.Event{{Type: mvccpb.Event_DELETE}}}
 		}
 	}()
@@ -80,6 +80,8 @@ type Target struct {
 	Every time.Duration
 	// First, unless nil, is the first read, once the watch stands.
 	First func(ctx context.Context) (gone bool, err error)
+	// Trouble, unless nil, is told of failed reads that are going to be repeated.
+	Trouble func(error)
 }
 
 // Gone waits until the key that was there at t.Rev is there no longer: deleted,
@@ -97,12 +99,16 @@ func (v *View) Gone(ctx context.Context, t Target) error {
 	defer tick.Stop()
 	var pause call.Backoff
 	for {
-		gone, err := v.watchOnce(ctx, t, tick)
+		gone, err := v.watchOnce(ctx, t, tick, pause.Reset)
 		if !gone && err == nil {
 			gone, err = v.gone(ctx, t)
 		}
-		if gone || err != nil && !errors.Is(err, errUnsure) {
+		var unsure *unsureError
+		if gone || err != nil && !errors.As(err, &unsure) {
 			return err
+		}
+		if unsure != nil && t.Trouble != nil && ctx.Err() == nil {
+			t.Trouble(unsure.err)
 		}
 		if !pause.Wait(ctx) {
 			return ctx.Err()
@@ -110,8 +116,9 @@ func (v *View) Gone(ctx context.Context, t Target) error {
 	}
 }
 
-// watchOnce watches until the key is gone or the watch ends.
-func (v *View) watchOnce(ctx context.Context, t Target, tick *time.Timer) (bool, error) {
+// watchOnce watches until the key is gone or the watch ends. It calls stands once
+// the server has the watch.
+func (v *View) watchOnce(ctx context.Context, t Target, tick *time.Timer, stands func()) (bool, error) {
 	stream := v.streams.Load()
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(onStream(ctx, stream)))
 	defer cancel()
@@ -146,6 +153,9 @@ func (v *View) watchOnce(ctx context.Context, t Target, tick *time.Timer) (bool,
 				if e.Kv.ModRevision > t.Rev && t.ends(e) {
 					return true, nil
 				}
+			}
+			if resp.Created {
+				stands()
 			}
 			// A member at or below Rev delivers all that comes after.
 			if resp.Created && resp.Header.Revision > t.Rev {
@@ -193,14 +203,16 @@ func (v *View) gone(ctx context.Context, t Target) (bool, error) {
 		t.Lease != 0 && clientv3.LeaseID(resp.Kvs[0].Lease) != t.Lease, nil
 }
 
-// errUnsure stands for a failed read that is worth repeating.
-var errUnsure = errors.New("view: no answer")
+// An unsureError is that of a failed read that is worth repeating.
+type unsureError struct{ err error }
 
-// lasting returns err if it will not pass, and else errUnsure; what the end of
-// ctx means, its owner knows.
+func (e *unsureError) Error() string { return e.err.Error() }
+
+// lasting returns err if it will not pass, and else an unsureError; what the end
+// of ctx means, its owner knows.
 func lasting(ctx context.Context, err error) error {
-	if ctx.Err() == nil && (rpctypes.Error(err) == rpctypes.ErrPermissionDenied || !call.Transient(err)) {
+	if ctx.Err() == nil && !call.Transient(err) {
 		return err
 	}
-	return errUnsure
+	return &unsureError{err}
 }

@@ -1,0 +1,61 @@
+package etcdlock
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/revfence/revfence/internal/clock"
+)
+
+// troubleEvery is how often a wait that goes on in spite of errors is logged.
+const troubleEvery = time.Minute
+
+// trouble keeps and logs what stands between an acquisition and etcd: a Lock
+// without a deadline would else wait for ever without a word.
+type trouble struct {
+	locker *Locker
+	name   string
+	asked  clock.Reading
+
+	mu   sync.Mutex
+	step string        // what the acquisition is waiting for
+	err  error         // the last one
+	told clock.Reading // when it was last logged
+}
+
+func (t *trouble) note(err error) {
+	now := t.locker.clock.Now()
+	t.mu.Lock()
+	first := t.err == nil
+	t.err = err
+	tell := first || now.Since(t.told) >= troubleEvery
+	if tell {
+		t.told = now
+	}
+	t.mu.Unlock()
+	if tell {
+		t.locker.log.Warn("lock not acquired yet, trouble with etcd",
+			zap.String("lock", t.name), zap.Duration("waited", now.Since(t.asked)), zap.Error(err))
+	}
+}
+
+// at notes what the acquisition is waiting for now.
+func (t *trouble) at(step string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.step = step
+}
+
+// sum says what the acquisition was waiting for, and the last error if any.
+func (t *trouble) sum() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.err == nil {
+		return errors.New(t.step)
+	}
+	return fmt.Errorf("%s, the last error was %w", t.step, t.err)
+}
