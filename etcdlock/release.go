@@ -120,7 +120,10 @@ func (k *Lock) release(ctx context.Context) (parting, error) {
 		l.stopRenewing(k.session)
 		if !call.Transient(err) || !pause.Wait(ctx) {
 			if ctx.Err() != nil {
-				err = errors.Join(context.Cause(ctx), last)
+				err = context.Cause(ctx)
+				if last != nil {
+					err = fmt.Errorf("%w, the last error was %w", err, last)
+				}
 			}
 			return dirty, fmt.Errorf("etcdlock: release of %q (token %d) not confirmed, it ends within its TTL of %v: %w: %w",
 				k.name, int64(k.token), k.session.lease.TTL(), ErrUnknown, err)
