@@ -82,18 +82,18 @@ func (l *Locker) acquire(ctx context.Context, name string, opts []LockOption, wa
 	defer cancel(nil)
 	defer context.AfterFunc(l.open, func() { cancel(ErrClosed) })()
 
-	etcd := &trouble{locker: l, name: name, asked: asked, step: "behind others of this process"}
+	etcd := &trouble{locker: l, what: "lock not acquired yet, trouble with etcd", name: name, asked: asked, step: "behind others of this process"}
 	if err := l.reentrant(ctx, name); err != nil {
 		return nil, l.failed(ctx, name, err, etcd)
 	}
 	if err := l.takeTurn(ctx, name, wait); err != nil {
 		return nil, l.failed(ctx, name, err, etcd)
 	}
+	etcd.at("etcd had not answered")
 	var pause call.Backoff
 	for lostPlace := false; ; {
 		a := &attempt{locker: l, name: name, conf: conf, user: user, asked: asked}
 		a.Trouble, a.at = etcd.note, etcd.at
-		etcd.at("etcd had not answered")
 		k, err := a.run(ctx, wait)
 		if err == nil {
 			return k, nil
@@ -104,7 +104,9 @@ func (l *Locker) acquire(ctx context.Context, name string, opts []LockOption, wa
 			l.turns.pass(name)
 			return nil, l.failed(ctx, name, err, etcd)
 		}
-		etcd.note(err)
+		if !lost {
+			etcd.note(err)
+		}
 		if lost && a.used {
 			continue // at once: a session of the pool less
 		}
@@ -127,8 +129,9 @@ func (l *Locker) failed(ctx context.Context, name string, err error, etcd *troub
 	case ctx.Err() != nil:
 		return fmt.Errorf("etcdlock: lock %q not acquired: %w (%w)", name, ended(ctx), etcd.sum())
 	}
-	if lost, locked := (*LostError)(nil), (*LockedError)(nil); errors.As(err, &lost) || errors.As(err, &locked) {
-		return err // names it already
+	switch err.(type) {
+	case *LostError, *LockedError: // they name it already
+		return err
 	}
 	return fmt.Errorf("etcdlock: lock %q: %w", name, err)
 }

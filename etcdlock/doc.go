@@ -16,41 +16,42 @@
 //
 // # Guaranteed
 //
-// While etcd keeps its own promises, and its revisions do not go backwards:
+// While etcd keeps its own promises, and its revisions do not go backwards
+// (numbers as in docs/guarantees.md, which has them all and the test of each):
 //
 //   - G1. Tokens of one name strictly increase from holder to holder.
-//   - G2. A lock that is returned had, when etcd answered, the oldest key of its
-//     name; every fence of [WithFences] has been raised to its token before.
+//   - G2, G4. A lock that is returned had, when etcd answered, the oldest key of
+//     its name; every fence of [WithFences] has been raised to its token before.
 //   - G3. Between processes places are served first come, first served, and so
 //     are goroutines of one Locker; stock mutexes and etcdctl take part.
-//   - G4. After an unconfirmed release, a crash or a partition the name is free
-//     when the lease has expired: the TTL after its last renewal, and what etcd
-//     takes to notice. Nothing here renews a lease that nobody holds.
-//   - G5. A loss is told once, with its reason, and nothing here says "held"
-//     after that.
 //   - G6. Within the stated clock-rate error a holder whose process runs is told
 //     of a lease that may expire before etcd can expire it.
-//   - G7. [Lock.Txn] applies nothing, of Then or of Else, for a former holder.
+//   - G9. A loss is told once, with its reason, and nothing here says "held"
+//     after that.
+//   - G12. After an unconfirmed release, a crash or a partition the name is free
+//     when the lease has expired: the TTL after its last renewal, and what etcd
+//     takes to notice. Nothing here renews a lease that nobody holds.
+//   - G13. [Lock.Txn] applies nothing, of Then or of Else, for a former holder.
 //
 // # Not guaranteed
 //
 //   - N1. That a holder has stopped when the next one starts. A paused process
 //     goes on where it was; so do requests under way. Only a fence, checked by
 //     the resource in one step with the write, keeps them out.
-//   - N2. Any order of tokens across a restore of etcd from a backup without
+//   - N3. Early notice (G6) when an operator deletes the key or revokes the lease
+//     (that is told within milliseconds, after the fact, once the lock has been
+//     held for a second), when a renewal was answered by an etcd leader just
+//     resumed from a pause, through etcd's grpc-proxy, which answers renewals
+//     itself, or on a machine that its hypervisor paused.
+//   - N5. Any order of tokens across a restore of etcd from a backup without
 //     etcdutl snapshot restore --bump-revision. It is reported as
 //     [ErrRevisionRegressed] if this process, or a fence, has seen higher
 //     revisions; a process that has not cannot know.
-//   - N3. Early notice (G6) when an operator deletes the key or revokes the lease
-//     (that is told within milliseconds, after the fact), when a renewal was
-//     answered by an etcd leader just resumed from a pause, through etcd's
-//     grpc-proxy, which answers renewals itself, or on a machine that its
-//     hypervisor paused.
-//   - N4. Progress without a quorum of etcd.
-//   - N5. Detection of deadlocks between names. Locks are not reentrant: see
-//     [ErrReentrant].
-//   - N6. That a job runs once. Two holders after one another both run it, unless
+//   - N6. Progress without a quorum of etcd.
+//   - N7. That a job runs once. Two holders after one another both run it, unless
 //     the first left a mark of having done so.
+//   - N8. Detection of deadlocks between names. Locks are not reentrant: see
+//     [ErrReentrant].
 //
 // # Time
 //

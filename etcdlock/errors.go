@@ -29,7 +29,7 @@ var (
 	// last renewal has passed on the server. (With WithSharedLeases its lease
 	// may live on for others; then the deletion is repeated until it succeeds.)
 	// From Txn it says that the transaction may or may not have been applied.
-	ErrUnknown = errors.New("etcdlock: outcome unknown")
+	ErrUnknown = errors.New("outcome unknown")
 
 	// ErrClosed says that the Locker, or the client under it, was closed.
 	ErrClosed = errors.New("etcdlock: closed")
@@ -37,7 +37,7 @@ var (
 	// ErrReentrant says that the context given to Lock or TryLock carries a
 	// live hold of the same name: waiting for it would be waiting for oneself.
 	// See WithoutHold.
-	ErrReentrant = errors.New("etcdlock: already held under this context")
+	ErrReentrant = errors.New("already held under this context; see WithoutHold")
 
 	// ErrForeignKey says that a key stands in the name's queue that no lock
 	// has made, or that was written over without its lease. The error names

@@ -83,7 +83,10 @@ func (k *Lock) guardKey() {
 	// The watch is the signal, the read only its backstop: one more per third
 	// of the TTL would cost more than the renewals.
 	every := max(ownReread, k.session.lease.TTL())
-	err := k.locker.view.Gone(k.live, view.Target{Key: k.key, Rev: int64(k.token), Lease: k.session.lease.ID(), Every: every})
+	etcd := &trouble{locker: k.locker, what: "held lock's key cannot be watched, trouble with etcd", name: k.name, asked: k.since}
+	err := k.locker.view.Gone(k.live, view.Target{
+		Key: k.key, Rev: int64(k.token), Lease: k.session.lease.ID(), Every: every, Trouble: etcd.note,
+	})
 	switch {
 	case k.live.Err() != nil:
 	case err == nil:

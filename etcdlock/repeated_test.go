@@ -13,7 +13,7 @@ import (
 )
 
 // clientv3 sends a transaction again when a server answers with a context's
-// error while the caller's context lives (F9): the lock must not take the answer
+// error while the caller's context lives: the lock must not take the answer
 // to the second for the whole story.
 
 // TestReleaseSentTwice: the first deletes the key, the second finds none. That

@@ -211,10 +211,25 @@ func (l *Locker) retireLocked(pick func(*session) bool) {
 	}
 }
 
-// revoke ends a lease in etcd, or leaves it to end by itself.
+// revoke ends a lease in etcd. It goes on trying for as long as the lease can
+// live by itself: a blip must not cost the next in the queue a long TTL. A closed
+// Locker tries once.
 func (l *Locker) revoke(ctx context.Context, id clientv3.LeaseID) {
-	if err := l.keeper.Revoke(ctx, id); err != nil {
-		l.log.Info("lease not revoked, left to expire", zap.Int64("lease", int64(id)), zap.Error(err))
+	ctx, cancel := context.WithTimeout(ctx, l.ttl)
+	defer cancel()
+	again, stop := context.WithCancel(ctx)
+	defer stop()
+	defer context.AfterFunc(l.open, stop)()
+	var pause call.Backoff
+	for {
+		err := l.keeper.Revoke(ctx, id)
+		if err == nil {
+			return
+		}
+		if !call.Transient(err) || !pause.Wait(again) {
+			l.log.Info("lease not revoked, left to expire", zap.Int64("lease", int64(id)), zap.Error(err))
+			return
+		}
 	}
 }
 

@@ -14,10 +14,11 @@ import (
 // troubleEvery is how often a wait that goes on in spite of errors is logged.
 const troubleEvery = time.Minute
 
-// trouble keeps and logs what stands between an acquisition and etcd: a Lock
-// without a deadline would else wait for ever without a word.
+// trouble keeps and logs what stands between a lock and etcd: a Lock without a
+// deadline would else wait for ever without a word.
 type trouble struct {
 	locker *Locker
+	what   string // the log's message
 	name   string
 	asked  clock.Reading
 
@@ -30,24 +31,22 @@ type trouble struct {
 func (t *trouble) note(err error) {
 	now := t.locker.clock.Now()
 	t.mu.Lock()
-	first := t.err == nil
 	t.err = err
-	tell := first || now.Since(t.told) >= troubleEvery
+	tell := t.told == (clock.Reading{}) || now.Since(t.told) >= troubleEvery
 	if tell {
 		t.told = now
 	}
 	t.mu.Unlock()
 	if tell {
-		t.locker.log.Warn("lock not acquired yet, trouble with etcd",
-			zap.String("lock", t.name), zap.Duration("waited", now.Since(t.asked)), zap.Error(err))
+		t.locker.log.Warn(t.what, zap.String("lock", t.name), zap.Duration("for", now.Since(t.asked)), zap.Error(err))
 	}
 }
 
-// at notes what the acquisition is waiting for now.
+// at notes what the acquisition is waiting for now. Earlier errors are over.
 func (t *trouble) at(step string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.step = step
+	t.step, t.err = step, nil
 }
 
 // sum says what the acquisition was waiting for, and the last error if any.

@@ -51,10 +51,20 @@
 // because the store does both, old and new holders are raced for about a second
 // and the value is compared with what was acknowledged.
 //
+// With Gap called, also that a call which has to wait for another ends with its
+// own context.
+//
 // # What is not checked
 //
-// The race finds a gap that is about as wide as a round trip; one of a few
-// instructions may pass unseen where Gap is not called. Whether a store keeps what
-// it has acknowledged through a crash or a failover is a matter of the store: Reopen
-// shows only that the mark is stored at all.
+//   - A narrow gap. The race finds one that is about as wide as a round trip; one
+//     of a few instructions may pass unseen where Gap is not called.
+//   - Other processes. The suite is one process, so a fence whose mutual exclusion
+//     works only inside one, such as a sync.Mutex around a file that several
+//     processes write, passes and protects nothing. The exclusion has to be the
+//     store's.
+//   - A crash. Value and mark written in two steps, which a crash can separate,
+//     pass: Reopen comes between calls, never in the middle of one, and shows only
+//     that the mark is stored at all. Write both in one transaction.
+//   - The store. Whether it keeps what it has acknowledged through a crash or a
+//     failover is a matter of the store and its settings.
 package fencingtest

@@ -8,7 +8,8 @@ import (
 )
 
 // Harness is one resource with its fence, reduced to a single text value. It
-// must be safe for concurrent use. Every call must end when its context does.
+// must be safe for concurrent use. Every call must end when its context does, also
+// while it waits for another call.
 type Harness struct {
 	// Fence is the fence under test, for the same mark as Write and Read.
 	Fence fencing.Fence
@@ -59,6 +60,7 @@ var properties = []property{
 	{"DoneContext", checkDoneContext},
 	{"Reopen", checkReopen},
 	{"Gap", checkGap},
+	{"WaitEnds", checkWaitEnds},
 	{"Handover", checkHandover},
 	{"MixedTokens", checkMixedTokens},
 }

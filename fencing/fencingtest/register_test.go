@@ -20,18 +20,47 @@ type register struct {
 	between func(ctx context.Context, r *register) // called between check and write
 	arms    bool                                   // Read raises the mark
 	forget  bool                                   // Reopen loses the mark
+	deaf    bool                                   // waiting for another call goes on when the context has ended
 }
 
 // disk is what a reopening leaves.
 type disk struct {
-	mu    sync.Mutex
+	busy  chan struct{} // holds one element while a call is inside; a mutex could not be waited for under a context
 	mark  fencing.Token
 	value string
 }
 
+func newDisk() *disk { return &disk{busy: make(chan struct{}, 1)} }
+
+func (r *register) enter(ctx context.Context) error {
+	if r.deaf {
+		ctx = context.Background()
+	}
+	select { // so that it is vet alone that decides about a context already done
+	case r.busy <- struct{}{}:
+		return nil
+	default:
+	}
+	select {
+	case r.busy <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (r *register) leave() { <-r.busy }
+
+// open runs f with nobody inside.
+func (r *register) open(f func()) {
+	r.leave()
+	f()
+	r.busy <- struct{}{}
+}
+
 func newRegister() *register {
 	return &register{
-		disk:    new(disk),
+		disk:    newDisk(),
 		accepts: func(mark, t fencing.Token) bool { return t >= mark },
 		raised:  func(mark, t fencing.Token) fencing.Token { return max(mark, t) },
 		vet: func(ctx context.Context, t fencing.Token) error {
@@ -48,7 +77,7 @@ func newRegister() *register {
 	}
 }
 
-// check is called with mu held.
+// check is called inside.
 func (r *register) check(ctx context.Context, t fencing.Token) error {
 	if err := r.vet(ctx, t); err != nil {
 		return err
@@ -61,14 +90,18 @@ func (r *register) check(ctx context.Context, t fencing.Token) error {
 }
 
 func (r *register) Advance(ctx context.Context, t fencing.Token) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	if err := r.enter(ctx); err != nil {
+		return err
+	}
+	defer r.leave()
 	return r.check(ctx, t)
 }
 
 func (r *register) Write(ctx context.Context, t fencing.Token, value string) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	if err := r.enter(ctx); err != nil {
+		return err
+	}
+	defer r.leave()
 	if err := r.check(ctx, t); err != nil {
 		return err
 	}
@@ -78,8 +111,10 @@ func (r *register) Write(ctx context.Context, t fencing.Token, value string) err
 }
 
 func (r *register) Read(ctx context.Context, t fencing.Token) (string, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	if err := r.enter(ctx); err != nil {
+		return "", err
+	}
+	defer r.leave()
 	before := r.mark
 	if err := r.check(ctx, t); err != nil {
 		return "", err
@@ -92,9 +127,10 @@ func (r *register) Read(ctx context.Context, t fencing.Token) (string, error) {
 
 func (r *register) Reopen(testing.TB) Harness {
 	again := *r
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	again.disk = &disk{mark: r.mark, value: r.value}
+	again.disk = newDisk()
+	r.busy <- struct{}{}
+	defer r.leave()
+	again.mark, again.value = r.mark, r.value
 	if r.forget {
 		again.mark = fencing.None
 	}

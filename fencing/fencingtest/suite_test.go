@@ -21,7 +21,7 @@ func TestRegisterConforms(t *testing.T) {
 	Run(t, func(testing.TB) Harness { return newRegister().harness() })
 }
 
-// TestRegisterWithGapConforms holds its mutex across the gap, as a transaction
+// TestRegisterWithGapConforms keeps others out across the gap, as a transaction
 // holds a row.
 func TestRegisterWithGapConforms(t *testing.T) {
 	Run(t, func(testing.TB) Harness {
@@ -51,11 +51,11 @@ func TestOptimisticConforms(t *testing.T) {
 // comeApart lets go of the register between the check and the write, for as long
 // as a round trip to a store next door would take, which is never twice the same.
 func comeApart(_ context.Context, r *register) {
-	r.mu.Unlock()
-	for range 1 + rand.IntN(20) {
-		runtime.Gosched()
-	}
-	r.mu.Lock()
+	r.open(func() {
+		for range 1 + rand.IntN(20) {
+			runtime.Gosched()
+		}
+	})
 }
 
 // TestWrongFencesFail keeps a fence for each way to be wrong, and the properties
@@ -71,9 +71,7 @@ func TestWrongFencesFail(t *testing.T) {
 		}, []string{"LowerToken", "AdvanceArmsWrite", "WriteArmsAdvance", "ReadArms", "BigTokens", "Handover"}},
 		{"check and write not atomic, gap in reach", func(r *register) {
 			r.between = func(ctx context.Context, r *register) {
-				r.mu.Unlock()
-				Gap(ctx)
-				r.mu.Lock()
+				r.open(func() { Gap(ctx) })
 			}
 		}, []string{"Gap"}},
 		{"check and write not atomic, gap out of reach", func(r *register) {
@@ -120,6 +118,10 @@ func TestWrongFencesFail(t *testing.T) {
 			vet := r.vet
 			r.vet = func(_ context.Context, t fencing.Token) error { return vet(context.Background(), t) }
 		}, []string{"DoneContext"}},
+		{"waits on when the context has ended", func(r *register) {
+			r.deaf = true
+			r.between = func(ctx context.Context, _ *register) { Gap(ctx) }
+		}, []string{"WaitEnds"}},
 		{"stale without numbers", func(r *register) {
 			r.refuse = func(_, _ fencing.Token) error { return fencing.ErrStale }
 		}, []string{"LowerToken"}},

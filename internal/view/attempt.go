@@ -12,9 +12,9 @@ import (
 
 var (
 	// ErrPlaceLost says that an attempt's own key is gone.
-	ErrPlaceLost = errors.New("etcdlock: place in the queue lost")
+	ErrPlaceLost = errors.New("place in the queue lost")
 	// ErrForeignKey matches a ForeignKeyError.
-	ErrForeignKey = errors.New("etcdlock: foreign key in the queue")
+	ErrForeignKey = errors.New("foreign key in the queue")
 )
 
 // A ForeignKeyError says which key in a lock's queue no lock has made, or one

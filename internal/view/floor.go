@@ -9,14 +9,14 @@ import (
 )
 
 // ErrRegressed matches a RegressedError.
-var ErrRegressed = errors.New("etcdlock: etcd's revision went backwards")
+var ErrRegressed = errors.New("etcd's revision went backwards")
 
 // A RegressedError says that etcd answered with a revision below one it had
 // answered before: it was restored from a backup, or is another cluster.
 type RegressedError struct{ Seen, Got int64 }
 
 func (e *RegressedError) Error() string {
-	return fmt.Sprintf("%v: answered %d after %d; tokens may repeat. A restore must go with a bump of at least the difference: "+
+	return fmt.Sprintf("%v: answered %d after %d; tokens may repeat. (Or it is another etcd, or a fence was shown a bogus token.) A restore must go with a bump of at least the difference: "+
 		"etcdutl snapshot restore --bump-revision %d --mark-compacted", ErrRegressed, e.Got, e.Seen, Bump(e.Seen-e.Got))
 }
 

@@ -13,7 +13,7 @@ import (
 )
 
 // clientv3 sends a transaction again, without a word, when a server or a proxy
-// answers with a context's error while the caller's own context lives (F9). The
+// answers with a context's error while the caller's own context lives. The
 // end of each send is the only sign of it.
 
 type sendsKey struct{}

@@ -134,7 +134,9 @@ func (v *View) watchOnce(ctx context.Context, t Target, tick *time.Timer, stands
 	// Watch returns when the server has the watch, which may be never.
 	slow := time.AfterFunc(t.Every, cancel)
 	events := v.watcher.Watch(ctx, t.Key, opts...)
-	slow.Stop()
+	if !slow.Stop() {
+		return false, nil // it never stood; the caller reads the key
+	}
 	for {
 		var look func(context.Context) (bool, error)
 		select {

@@ -19,16 +19,17 @@ func main() {
 	dir := flag.String("dir", ".ci/mutants.d", "directory with the *.mutant files")
 	workers := flag.Int("p", 2, "mutants run at the same time")
 	match := flag.String("only", "", "run only the mutants with this text in their name")
+	check := flag.Bool("check", false, "only see whether every mutant applies to the sources as they are")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, *dir, *match, *workers); err != nil {
+	if err := run(ctx, *dir, *match, *workers, *check); err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, dir, match string, workers int) error {
+func run(ctx context.Context, dir, match string, workers int, check bool) error {
 	files, err := filepath.Glob(filepath.Join(dir, "*.mutant"))
 	if err != nil {
 		return err
@@ -50,16 +51,22 @@ func run(ctx context.Context, dir, match string, workers int) error {
 	if len(all) == 0 {
 		return fmt.Errorf("no mutants in %s", dir)
 	}
+	if check {
+		return applies(all)
+	}
 	tmp, err := os.MkdirTemp("", "mutants-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(tmp)
 
-	// First the tests as they are: one that fails anyway, or runs nothing, would kill every mutant.
+	// First the tests as they are: one that fails anyway would kill every mutant. One run for each package will do; a
+	// test that does not exist is found out below.
 	var sound []mutant
 	for _, m := range all {
-		if !slices.ContainsFunc(sound, m.sameTest) {
+		if i := slices.IndexFunc(sound, m.sameRun); i >= 0 {
+			sound[i].run += "|" + m.run
+		} else {
 			sound = append(sound, m)
 		}
 	}
@@ -85,6 +92,25 @@ func run(ctx context.Context, dir, match string, workers int) error {
 	fmt.Printf("%d mutants, %d killed\n", len(all), len(all)-bad)
 	if bad > 0 {
 		return fmt.Errorf("%d mutants not killed", bad)
+	}
+	return nil
+}
+
+// applies says which mutants do not apply any more.
+func applies(all []mutant) error {
+	bad := 0
+	for _, m := range all {
+		source, err := os.ReadFile(m.file)
+		if err == nil {
+			_, err = m.apply(string(source))
+		}
+		if err != nil {
+			bad++
+			fmt.Printf("%s: %v\n", m.name, err)
+		}
+	}
+	if bad > 0 {
+		return fmt.Errorf("%d of %d mutants do not apply", bad, len(all))
 	}
 	return nil
 }

@@ -78,8 +78,9 @@ func parse(name, text string) (mutant, error) {
 	return m, nil
 }
 
-func (m mutant) sameTest(o mutant) bool {
-	return m.pkg == o.pkg && m.run == o.run && strings.Join(m.args, " ") == strings.Join(o.args, " ")
+// sameRun reports whether one run of go test can hold the tests of both.
+func (m mutant) sameRun(o mutant) bool {
+	return m.pkg == o.pkg && strings.Join(m.args, " ") == strings.Join(o.args, " ")
 }
 
 // apply returns the source with the fault in it. The lines of find have to be whole lines of the source, white space
