@@ -92,9 +92,8 @@ func TestToldBeforeDelete(t *testing.T) {
 					if err := h.keep(phase); err != nil {
 						return etcdtest.Sample{}, err
 					}
-					from := time.Now()
 					f.cut(h.proxy)
-					return h.lead(ctx, from, deleted(h.held.Key()))
+					return h.lead(ctx, defaultMargin(ttl), deleted(h.held.Key()))
 				}
 			})
 		})
@@ -133,7 +132,7 @@ func TestToldBeforeDeleteAfterLateAnswer(t *testing.T) {
 				if most := ttl - margin - late; after > most {
 					return etcdtest.Sample{}, fmt.Errorf("Remaining is %v after an answer that is %v late: at most %v is known", after, late, most)
 				}
-				return h.lead(ctx, from, deleted(h.held.Key()))
+				return h.lead(ctx, margin, deleted(h.held.Key()))
 			}
 		})
 	})
@@ -147,12 +146,11 @@ func TestToldBeforeDeleteAfterLateAnswer(t *testing.T) {
 			h := newHold(t, srv, fmt.Sprint("muchlater", i), etcdlock.WithTTL(ttl))
 			late := time.Duration((0.4 + 0.4*(float64(i)+rand.Float64())/phases) * float64(ttl))
 			return func(ctx context.Context) (etcdtest.Sample, error) {
-				from, err := h.lateAnswer(ctx, srv.Admin(), ttl, late)
-				if err != nil {
+				if _, err := h.lateAnswer(ctx, srv.Admin(), ttl, late); err != nil {
 					return etcdtest.Sample{}, err
 				}
 				h.proxy.Pass(faultkit.Down)
-				return h.lead(ctx, from, deleted(h.held.Key()))
+				return h.lead(ctx, defaultMargin(ttl), deleted(h.held.Key()))
 			}
 		})
 	})
@@ -244,8 +242,11 @@ func (h *hold) keep(d time.Duration) error {
 	}
 }
 
-// lead waits for the notice and the deletion.
-func (h *hold) lead(ctx context.Context, from time.Time, deleted <-chan time.Time) (etcdtest.Sample, error) {
+// defaultMargin is the safety margin of a Locker that was given none.
+func defaultMargin(ttl time.Duration) time.Duration { return ttl/10 + 100*time.Millisecond }
+
+// lead waits for the notice, which is due the margin before the first moment at which etcd can delete, and the deletion.
+func (h *hold) lead(ctx context.Context, margin time.Duration, deleted <-chan time.Time) (etcdtest.Sample, error) {
 	var told, gone time.Time
 	for told.IsZero() || gone.IsZero() {
 		select {
@@ -264,7 +265,8 @@ func (h *hold) lead(ctx context.Context, from time.Time, deleted <-chan time.Tim
 	if gone.After(told) {
 		to = gone
 	}
-	return etcdtest.Sample{From: from, To: to, Value: told.Sub(gone)}, nil
+	// Only a stall after the notice was due can have delayed it.
+	return etcdtest.Sample{From: gone.Add(-margin), To: to, Value: told.Sub(gone)}, nil
 }
 
 // lateAnswer takes the lock and holds the answer of its next renewal back for late. Nothing sent after that request

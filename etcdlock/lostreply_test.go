@@ -89,6 +89,9 @@ func TestCreateReplyLost(t *testing.T) {
 			if k, err := l.TryLock(testContext(t), "x"); k != nil || err == nil {
 				t.Errorf("TryLock: %v, %v", k, err)
 			}
+			if fault.Hits() != 1 {
+				t.Errorf("%d replies lost by TryLock", fault.Hits())
+			}
 			faults.Wait()
 			k = mustLock(t, l, "x")
 			settled(t, srv, k)

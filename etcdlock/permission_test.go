@@ -15,11 +15,11 @@ import (
 )
 
 // secured starts a server with authentication on, where the user svc may do everything below /revfence/. At the end,
-// what is left is removed and authentication is off again.
-func secured(t testing.TB, opts ...etcdtest.Option) (srv *etcdtest.Server, root *clientv3.Client) {
+// authentication is off again, and the server empty within a time: a lease that nobody may revoke needs its TTL.
+func secured(t testing.TB, within time.Duration, opts ...etcdtest.Option) (srv *etcdtest.Server, root *clientv3.Client) {
 	t.Helper()
 	cheap := etcdtest.WithEmbedConfig(func(c *embed.Config) { c.BcryptCost = 4 }) // the least: passwords are not what is tested
-	srv = startClean(t, soon, append(opts, cheap)...)
+	srv = startClean(t, within, append(opts, cheap)...)
 	ctx := testContext(t)
 	admin := srv.Admin()
 	end := clientv3.GetPrefixRangeEnd("/revfence/")
@@ -42,18 +42,7 @@ func secured(t testing.TB, opts ...etcdtest.Option) (srv *etcdtest.Server, root 
 	}
 	root = srv.Client(t, etcdtest.AsUser("root", "secret"))
 	t.Cleanup(func() {
-		ctx := testContext(t)
-		leases, err := root.Leases(ctx)
-		if err != nil {
-			t.Errorf("leases: %v", err)
-			return
-		}
-		for _, l := range leases.Leases {
-			if _, err := root.Revoke(ctx, l.ID); err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
-				t.Errorf("revoke: %v", err)
-			}
-		}
-		if _, err := root.AuthDisable(ctx); err != nil {
+		if _, err := root.AuthDisable(testContext(t)); err != nil {
 			t.Errorf("authentication off: %v", err)
 		}
 	})
@@ -65,7 +54,7 @@ func secured(t testing.TB, opts ...etcdtest.Option) (srv *etcdtest.Server, root 
 func TestPermissionRevoked(t *testing.T) {
 	t.Parallel()
 	const ttl = 6 * time.Second
-	srv, root := secured(t)
+	srv, root := secured(t, ttl+soon)
 	stalls := etcdtest.Stalls(t)
 	ctx := testContext(t)
 	l := newLocker(t, srv.Client(t, etcdtest.AsUser("svc", "password")), etcdlock.WithTTL(ttl))
@@ -106,7 +95,7 @@ func TestPermissionRevoked(t *testing.T) {
 // TestNoPermission: for a prefix that the user may not write.
 func TestNoPermission(t *testing.T) {
 	t.Parallel()
-	srv, _ := secured(t)
+	srv, _ := secured(t, soon)
 	stalls := etcdtest.Stalls(t)
 	l := newLocker(t, srv.Client(t, etcdtest.AsUser("svc", "password")), etcdlock.WithPrefix("/elsewhere/"))
 	from := time.Now()
@@ -121,7 +110,7 @@ func TestNoPermission(t *testing.T) {
 // TestAuthTokenExpires: with a user and a password the client fetches another, and nobody notices.
 func TestAuthTokenExpires(t *testing.T) {
 	t.Parallel()
-	srv, _ := secured(t, etcdtest.WithEmbedConfig(func(c *embed.Config) { c.AuthTokenTTL = 1 }))
+	srv, _ := secured(t, soon, etcdtest.WithEmbedConfig(func(c *embed.Config) { c.AuthTokenTTL = 1 }))
 	l := newLocker(t, srv.Client(t, etcdtest.AsUser("svc", "password")), etcdlock.WithTTL(3*time.Second))
 	k := mustLock(t, l, "x")
 	pass(4 * time.Second)
@@ -139,7 +128,7 @@ func TestAuthTokenExpires(t *testing.T) {
 func TestStaticTokenInvalid(t *testing.T) {
 	t.Parallel()
 	const ttl = 6 * time.Second
-	srv, root := secured(t)
+	srv, root := secured(t, ttl+soon)
 	ctx := testContext(t)
 	auth, err := root.Authenticate(ctx, "svc", "password")
 	if err != nil {
@@ -168,7 +157,7 @@ func endTokens(t testing.TB, root *clientv3.Client) {
 // time. Its answer is the whole story, and its session as good as before.
 func TestTokenRefreshIsNoRepeat(t *testing.T) {
 	t.Parallel()
-	srv, root := secured(t)
+	srv, root := secured(t, soon)
 	l := newLocker(t, srv.Client(t, etcdtest.AsUser("svc", "password")))
 	k := mustLock(t, l, "x")
 	endTokens(t, root)
@@ -193,17 +182,18 @@ func TestTokenRefreshIsNoRepeat(t *testing.T) {
 // has to find another one.
 func TestWatchAfterTokenEnds(t *testing.T) {
 	t.Parallel()
-	srv, root := secured(t)
-	l := newLocker(t, srv.Client(t, etcdtest.AsUser("svc", "password")))
-	first := mustLock(t, l, "first") // its watch opens the stream
-	pass(1500 * time.Millisecond)
+	srv, root := secured(t, soon)
+	var watches watchTap
+	l := newLocker(t, srv.Client(t, etcdtest.AsUser("svc", "password"), etcdtest.Stream(watches.stream)))
+	first := mustLock(t, l, "first")
+	eventually(t, "its watch, which opens the stream", func() bool { return watches.standing() == 1 })
 	endTokens(t, root)
 	stalls := etcdtest.Stalls(t)
 	var held []*etcdlock.Lock
 	for i := range 5 {
 		held = append(held, mustLock(t, l, fmt.Sprint(i)))
 	}
-	pass(4 * time.Second) // by now they would look once a second
+	eventually(t, "a watch for each of them", func() bool { return watches.standing() == 1+len(held) })
 	var samples []etcdtest.Sample
 	for _, k := range held {
 		from := time.Now()

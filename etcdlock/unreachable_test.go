@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -53,8 +54,14 @@ func (c outage) run(t *testing.T) {
 	if c.addr != "" {
 		addr = c.addr
 	}
-	down := sync.OnceFunc(func() { c.down(proxy) })
+	hit := make(chan struct{})
+	down := sync.OnceFunc(func() {
+		c.down(proxy)
+		close(hit)
+	})
+	var asked atomic.Int64 // calls of etcd begun
 	during := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		asked.Add(1)
 		if c.at != "" && faultkit.Method(c.at)(method, req) {
 			down()
 		}
@@ -76,11 +83,16 @@ func (c outage) run(t *testing.T) {
 		defer cancel()
 		results[i], cancels[i] = goLock(ctx, l, lockName(i)), cancel
 	}
-	if c.wait {
+	switch {
+	case c.wait:
 		awaitKeys(t, srv, "/revfence/", 2*locks)
 		down()
+		pass(200 * time.Millisecond) // for the client to notice, if it can
+	case c.at == "":
+		eventually(t, "each Lock asks etcd", func() bool { return asked.Load() >= locks })
+	default:
+		receive(t, "the call at which it happens", hit)
 	}
-	pass(200 * time.Millisecond)
 	var samples []etcdtest.Sample
 	for i := range locks {
 		calm(stalls)

@@ -49,6 +49,7 @@ func TestWatchdogDeadConnection(t *testing.T) {
 func TestWatchdogDeadMember(t *testing.T) {
 	t.Parallel()
 	m := etcdtest.StartCluster(t, 3)
+	m.Member(0).CheckClean(t, soon)
 	const ttl = 4 * time.Second
 	l := newLocker(t, m.Client(t), etcdlock.WithTTL(ttl))
 	k := mustLock(t, l, "watchdog")
