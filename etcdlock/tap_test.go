@@ -3,9 +3,12 @@ package etcdlock_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
 
 	"github.com/revfence/revfence/internal/etcdtest"
@@ -27,6 +30,13 @@ func (p *tap) before(f func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.hook = f
+}
+
+// all returns the answered renewals in the order of their answers.
+func (p *tap) all() []trip {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.trips)
 }
 
 func (p *tap) counts() (sent, received int) {
@@ -93,6 +103,32 @@ func (s *tapped) RecvMsg(m any) error {
 		s.tap.trips = append(s.tap.trips, trip{s.pending[0], time.Now()})
 		s.pending = s.pending[1:]
 		s.tap.mu.Unlock()
+	}
+	return err
+}
+
+// A watchTap counts the watches of one client that the server has taken on.
+type watchTap struct{ stood atomic.Int64 }
+
+func (w *watchTap) standing() int { return int(w.stood.Load()) }
+
+func (w *watchTap) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	s, err := open(ctx, desc, cc, method, opts...)
+	if err != nil || method != "/etcdserverpb."+etcdtest.Watch {
+		return s, err
+	}
+	return &tappedWatch{s, w}, nil
+}
+
+type tappedWatch struct {
+	grpc.ClientStream
+	tap *watchTap
+}
+
+func (s *tappedWatch) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	if r, ok := m.(*pb.WatchResponse); err == nil && ok && r.Created && !r.Canceled {
+		s.tap.stood.Add(1)
 	}
 	return err
 }
