@@ -294,3 +294,36 @@ func TestCloseIdleUnreachable(t *testing.T) {
 		t.Errorf("Close took %v: a revoke is given 5 s", took)
 	}
 }
+
+// TestMaxHoldOnSharedLeaseWhileClosing: the name of a lock that was given up is free a TTL later, not a TTL after the
+// last neighbour on its lease, that Close waits for, has been unlocked.
+func TestMaxHoldOnSharedLeaseWhileClosing(t *testing.T) {
+	t.Parallel()
+	const ttl = 2 * time.Second
+	srv := startClean(t, ttl+soon)
+	l, other := clientLocker(t, srv, etcdlock.WithTTL(ttl), etcdlock.WithSharedLeases(4)), clientLocker(t, srv)
+	neighbour := mustLock(t, l, "neighbour")
+	k := mustLock(t, l, "x", etcdlock.WithMaxHold(200*time.Millisecond))
+	if a, b := leaseOf(t, srv, neighbour), leaseOf(t, srv, k); a != b {
+		t.Fatalf("leases %x and %x", a, b)
+	}
+	if lost := lostTo(t, k); lost.Reason != etcdlock.ReasonMaxHold {
+		t.Errorf("lost: %v", lost)
+	}
+	from := time.Now()
+	closed := make(chan error, 1)
+	go func() { closed <- l.Close(testContext(t)) }()
+	receive(t, "Close has begun", neighbour.Context().Done())
+	next := granted(t, goLock(testContext(t), other, "x"))
+	if took := time.Since(from); took > ttl+time.Second || took < ttl-time.Second {
+		t.Errorf("free %v after the loss, with a TTL of %v", took, ttl)
+	}
+	if err := neighbour.Check(testContext(t)); err != nil {
+		t.Errorf("the neighbour: %v", err)
+	}
+	mustUnlock(t, next)
+	mustUnlock(t, neighbour)
+	if err := receive(t, "Close", closed); err != nil {
+		t.Errorf("Close: %v", err)
+	}
+}

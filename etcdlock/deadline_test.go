@@ -1,6 +1,7 @@
 package etcdlock_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,10 +35,10 @@ func TestRemainingAfterRenewal(t *testing.T) {
 		margin time.Duration
 		opts   []etcdlock.Option
 	}{
-		{"DefaultMargin", 0, ttl/10 + 100*time.Millisecond, nil},
+		{"DefaultMargin", 0, defaultMargin(ttl), nil},
 		{"SmallMargin", 0, 10 * time.Millisecond, []etcdlock.Option{etcdlock.WithSafetyMargin(10 * time.Millisecond)}},
 		{"LargeMargin", 0, time.Second, []etcdlock.Option{etcdlock.WithSafetyMargin(time.Second)}},
-		{"SlowNetwork", 100 * time.Millisecond, ttl/10 + 100*time.Millisecond, nil},
+		{"SlowNetwork", 100 * time.Millisecond, defaultMargin(ttl), nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -53,7 +54,7 @@ func TestRemainingAfterRenewal(t *testing.T) {
 				wg.Go(func() {
 					<-time.After(rand.N(ttl / 3)) // not all at the same moment
 					var err error
-					if behind[i], err = followRenewals(ctx, h, renewals, ttl-c.margin); err != nil {
+					if behind[i], err = followRenewals(ctx, stalls, h, renewals, ttl-c.margin); err != nil {
 						t.Errorf("lock %d: %v", i, err)
 					}
 				})
@@ -65,8 +66,9 @@ func TestRemainingAfterRenewal(t *testing.T) {
 }
 
 // followRenewals holds a lock over n renewals and checks Remaining all the time. Its samples are by how much Remaining
-// is below longest less the round trip, when it was seen to have risen.
-func followRenewals(ctx context.Context, h *hold, n int, longest time.Duration) ([]etcdtest.Sample, error) {
+// is below longest less the round trip, when it was seen to have risen. A renewal that was seen late while the process
+// had stalled says nothing, and another one is followed instead, as long as that is the exception.
+func followRenewals(ctx context.Context, stalls *etcdtest.Ticker, h *hold, n int, longest time.Duration) ([]etcdtest.Sample, error) {
 	asked := time.Now()
 	if err := h.lock(ctx); err != nil {
 		return nil, err
@@ -77,15 +79,16 @@ func followRenewals(ctx context.Context, h *hold, n int, longest time.Duration) 
 		return nil, fmt.Errorf("Remaining of a new lock is %v: want at most %v, and no more than the %v less that Lock took", left, longest, took)
 	}
 	var behind []etcdtest.Sample
+	answered, excused := 0, 0
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
-	for len(behind) < n {
+	for len(behind) < n && excused <= 2*n {
 		select {
 		case <-tick.C:
 		case <-h.held.Context().Done():
 			return nil, context.Cause(h.held.Context())
 		}
-		before := left
+		before, from := left, time.Now()
 		left = h.held.Remaining()
 		seen := time.Now()
 		if left > longest {
@@ -94,13 +97,29 @@ func followRenewals(ctx context.Context, h *hold, n int, longest time.Duration) 
 		if left <= before {
 			continue
 		}
-		last := h.renewals.last()
-		trip := last.received.Sub(last.sent)
-		// The lock's clock is not slewed, Go's may be, by up to a twelfth.
-		if most := longest - trip; left > most+trip/10+time.Millisecond {
-			return nil, fmt.Errorf("Remaining is %v after an answer that took %v: that was not counted from the request", left, trip)
+		// Whatever it counts from is among the answers so far; most often one has come since it last rose.
+		trips := h.renewals.all()
+		if len(trips) == 0 {
+			return nil, fmt.Errorf("Remaining rose from %v to %v without a renewal", before, left)
 		}
-		behind = append(behind, etcdtest.Sample{From: last.received, To: seen, Value: longest - trip - left})
+		fresh := trips[min(answered, len(trips)-1):]
+		answered = len(trips)
+		latest := slices.MaxFunc(trips, func(a, b trip) int { return a.sent.Compare(b.sent) })
+		// The lock's clock is not slewed, Go's may be, by up to a twelfth.
+		age := from.Sub(latest.sent)
+		if left > longest-age+age/10+time.Millisecond {
+			return nil, fmt.Errorf("Remaining is %v, %v after the last answered request was sent: that was not counted from the request", left, age)
+		}
+		slowest := slices.MaxFunc(fresh, func(a, b trip) int { return cmp.Compare(a.took(), b.took()) })
+		s := etcdtest.Sample{From: fresh[0].received, To: seen, Value: longest - slowest.took() - left}
+		if s.Value > promptness && stalls.Overlaps(s.From, s.To) {
+			excused++
+			continue
+		}
+		behind = append(behind, s)
+	}
+	if len(behind) < n {
+		return nil, fmt.Errorf("the machine is too busy: it had stalled during %d of %d renewals", excused, excused+len(behind))
 	}
 	if _, received := h.renewals.counts(); received < n {
 		return nil, fmt.Errorf("Remaining rose %d times on %d renewals", n, received)
@@ -166,27 +185,30 @@ func holdMany(t *testing.T, srv *etcdtest.Server, slew time.Duration, opts ...et
 		<-time.After(25 * time.Millisecond) // so that the deadlines lie apart
 	}
 	h.proxy.BlackHole()
-	deadlines := make([]time.Time, locks)
+	deadlines := make([]span, locks)
 	for i, k := range held {
-		deadlines[i] = time.Now().Add(k.Remaining() - slew)
+		deadlines[i] = deadline(k)
 		if err := k.Require(slew); err != nil {
 			t.Fatalf("before the slew: %v", err)
 		}
 	}
 	fake.Slew(slew)
 	samples := make([]etcdtest.Sample, locks)
-	for i, due := range deadlines {
-		if left, want := held[i].Remaining(), time.Until(due); left > want+time.Millisecond || left == 0 {
-			t.Errorf("Remaining of lock %d is %v: want %v", i, left, want)
+	for i, k := range held {
+		due := deadlines[i].add(-slew)
+		if got := deadline(k); got.to.Before(due.from) || got.from.After(due.to) {
+			t.Errorf("Remaining of lock %d ends %v to %v after it should", i, got.from.Sub(due.to), got.to.Sub(due.from))
 		}
-		samples[i] = etcdtest.Sample{From: due}
+		deadlines[i] = due
 	}
 	for i := range samples {
-		s := &samples[i]
-		s.To = receive(t, "notice", told[i])
-		if s.Value = s.To.Sub(s.From); s.Value < -promptness {
-			t.Errorf("lock %d: told %v before Remaining was over", i, -s.Value)
+		due := deadlines[i]
+		s := etcdtest.Sample{From: due.to, To: receive(t, "notice", told[i])}
+		s.Value = s.To.Sub(s.From)
+		if early := due.from.Sub(s.To); early > promptness {
+			t.Errorf("lock %d: told %v before Remaining was over", i, early)
 		}
+		samples[i] = s
 	}
 	h.proxy.Heal()
 	for _, k := range held {
@@ -196,6 +218,25 @@ func holdMany(t *testing.T, srv *etcdtest.Server, slew time.Duration, opts ...et
 		}
 	}
 	return samples
+}
+
+// A span is when something is known to happen: not before from, and not after to.
+type span struct{ from, to time.Time }
+
+func (s span) add(d time.Duration) span { return span{s.from.Add(d), s.to.Add(d)} }
+
+// deadline returns when Remaining will be over. It looks again if it was interrupted between its looks at two clocks.
+func deadline(k *etcdlock.Lock) span {
+	var s span
+	for range 100 {
+		from := time.Now()
+		left := k.Remaining()
+		s = span{from.Add(left), time.Now().Add(left)}
+		if s.to.Sub(s.from) < time.Millisecond {
+			break
+		}
+	}
+	return s
 }
 
 // heldOn takes a lock on a clock that the test controls.

@@ -3,6 +3,7 @@ package etcdlock_test
 import (
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -110,6 +111,76 @@ func TestObserverOutsideOfLocks(t *testing.T) {
 	for range 2 {
 		if err := receive(t, "event", asked); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// TestCloseWaitsForObserver: once Close has returned nothing of the Locker runs, an Observer that takes its time included.
+func TestCloseWaitsForObserver(t *testing.T) {
+	t.Parallel()
+	srv := startClean(t, soon)
+	for kind, setUp := range map[etcdlock.EventKind]func(l *etcdlock.Locker, name string) (happen func()){
+		etcdlock.EventLost: func(l *etcdlock.Locker, name string) func() {
+			k := mustLock(t, l, name)
+			return func() {
+				remove(t, srv, k.Key())
+				wantIs(t, "Check", k.Check(testContext(t)), etcdlock.ErrLost)
+				mustLostUnlock(t, k)
+			}
+		},
+		etcdlock.EventReleased: func(l *etcdlock.Locker, name string) func() {
+			k := mustLock(t, l, name)
+			return func() { mustUnlock(t, k) }
+		},
+		etcdlock.EventFailed: func(l *etcdlock.Locker, name string) func() {
+			k := mustLock(t, clientLocker(t, srv), name)
+			return func() {
+				_, err := l.TryLock(testContext(t), name)
+				wantIs(t, "TryLock", err, etcdlock.ErrLocked)
+				mustUnlock(t, k)
+			}
+		},
+	} {
+		t.Run(kind.String(), func(t *testing.T) {
+			t.Parallel()
+			told := make(chan struct{})
+			var returned atomic.Bool
+			l := clientLocker(t, srv, etcdlock.WithObserver(observerFunc(func(e etcdlock.Event) {
+				if e.Kind == kind {
+					close(told)
+					pass(300 * time.Millisecond) // slow, which is what is tested
+					returned.Store(true)
+				}
+			})))
+			happen := setUp(l, kind.String())
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				happen()
+			}()
+			receive(t, "the Observer to be told", told)
+			if err := l.Close(testContext(t)); err != nil {
+				t.Errorf("Close: %v", err)
+			}
+			if !returned.Load() {
+				t.Error("Close has returned before the Observer")
+			}
+			receive(t, "the call that it was told of", done)
+		})
+	}
+}
+
+func TestEventKindString(t *testing.T) {
+	for kind, want := range map[etcdlock.EventKind]string{
+		etcdlock.EventAcquired: "acquired",
+		etcdlock.EventFailed:   "failed",
+		etcdlock.EventReleased: "released",
+		etcdlock.EventLost:     "lost",
+		0:                      "EventKind(0)",
+		99:                     "EventKind(99)",
+	} {
+		if got := kind.String(); got != want {
+			t.Errorf("%q, want %q", got, want)
 		}
 	}
 }

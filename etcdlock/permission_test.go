@@ -183,17 +183,17 @@ func TestTokenRefreshIsNoRepeat(t *testing.T) {
 func TestWatchAfterTokenEnds(t *testing.T) {
 	t.Parallel()
 	srv, root := secured(t, soon)
-	var watches watchTap
+	var watches standing
 	l := newLocker(t, srv.Client(t, etcdtest.AsUser("svc", "password"), etcdtest.Stream(watches.stream)))
 	first := mustLock(t, l, "first")
-	eventually(t, "its watch, which opens the stream", func() bool { return watches.standing() == 1 })
+	eventually(t, "its watch, which opens the stream", func() bool { return watches.count() == 1 })
 	endTokens(t, root)
 	stalls := etcdtest.Stalls(t)
 	var held []*etcdlock.Lock
 	for i := range 5 {
 		held = append(held, mustLock(t, l, fmt.Sprint(i)))
 	}
-	eventually(t, "a watch for each of them", func() bool { return watches.standing() == 1+len(held) })
+	eventually(t, "a watch for each of them", func() bool { return watches.count() == 1+len(held) })
 	var samples []etcdtest.Sample
 	for _, k := range held {
 		from := time.Now()

@@ -75,6 +75,19 @@ func TestReentrant(t *testing.T) {
 	mustUnlock(t, again)
 }
 
+// TestReentrantOtherSplit: one queue can be written in more than one way as a prefix and a name.
+func TestReentrantOtherSplit(t *testing.T) {
+	t.Parallel()
+	srv := startClean(t, soon)
+	a, b := clientLocker(t, srv, etcdlock.WithPrefix("/a")), clientLocker(t, srv, etcdlock.WithPrefix("/"))
+	k := mustLock(t, a, "b")
+	ctx, cancel := context.WithTimeout(k.Context(), soon) // it would wait for itself
+	defer cancel()
+	_, err := b.Lock(ctx, "ab")
+	wantIs(t, "Lock", err, etcdlock.ErrReentrant)
+	mustUnlock(t, k)
+}
+
 // TestReentrantOtherCluster: the same name in another etcd is another lock.
 func TestReentrantOtherCluster(t *testing.T) {
 	t.Parallel()
@@ -157,6 +170,37 @@ func TestTokenInContext(t *testing.T) {
 	carries("inner released", ctx, outer)
 	mustUnlock(t, outer)
 	carries("both released", ctx, nil)
+}
+
+// TestTokenInContextWhileClosing: Close ends the contexts of locks that are still held, so two of them are as ambiguous as
+// they were before.
+func TestTokenInContextWhileClosing(t *testing.T) {
+	t.Parallel()
+	srv := startClean(t, soon)
+	l := clientLocker(t, srv)
+	a := mustLock(t, l, "a")
+	b, err := l.Lock(a.Context(), "b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := make(chan error, 1)
+	go func() { closed <- l.Close(context.Background()) }()
+	receive(t, "end of a's context", a.Context().Done())
+	receive(t, "end of b's context", b.Context().Done())
+	if a.Remaining() == 0 || b.Remaining() == 0 {
+		t.Errorf("not held while Close waits: %v and %v remaining", a.Remaining(), b.Remaining())
+	}
+	if name, token, ok := fencing.FromContext(context.WithoutCancel(b.Context())); ok {
+		t.Errorf("with two locks held: carries %q, %d", name, token)
+	}
+	if name, token, ok := fencing.FromContext(a.Context()); !ok || name != "a" || token != a.Token() {
+		t.Errorf("the outer lock's own: carries %q, %d, %t", name, token, ok)
+	}
+	mustUnlock(t, b)
+	mustUnlock(t, a)
+	if err := receive(t, "Close", closed); err != nil {
+		t.Errorf("Close: %v", err)
+	}
 }
 
 // TestContextOfLock: it has the values of the context given to Lock and not its end.

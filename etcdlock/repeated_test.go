@@ -1,9 +1,11 @@
 package etcdlock_test
 
 import (
+	"errors"
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -72,4 +74,40 @@ func TestCreateCommittedTwice(t *testing.T) {
 		mustUnlock(t, k)
 		eventually(t, "its lease is not used again", func() bool { return leaseCount(t, srv) == 0 })
 	}
+}
+
+// TestTxnSentTwice: the first was applied, then the lock was lost, and that is all the second finds. Neither "written" nor
+// "not written" would be right.
+func TestTxnSentTwice(t *testing.T) {
+	t.Parallel()
+	srv := startClean(t, soon)
+	var calls faultkit.Calls
+	l := newLocker(t, srv.Client(t, etcdtest.Unary(calls.Unary)))
+	write := func(k *etcdlock.Lock) error {
+		_, err := k.Txn(testContext(t)).Then(clientv3.OpPut("data", "written")).Commit()
+		return err
+	}
+	for _, code := range []codes.Code{codes.DeadlineExceeded, codes.Canceled} {
+		k := mustLock(t, l, "x")
+		fault := calls.Lost(faultkit.Method("KV/Txn"), 1, status.Error(code, "context error of the server"), func() { remove(t, srv, k.Key()) })
+		wantIs(t, "Commit that was sent twice", write(k), etcdlock.ErrUnknown, etcdlock.ErrLost)
+		if fault.Hits() != 1 || value(t, srv, "data") != "written" {
+			t.Errorf("%v: fault applied %d times, data is %q", code, fault.Hits(), value(t, srv, "data"))
+		}
+		remove(t, srv, "data")
+		mustLostUnlock(t, k)
+	}
+
+	// Sent once, nothing is open.
+	k := mustLock(t, l, "x")
+	remove(t, srv, k.Key())
+	err := write(k)
+	wantIs(t, "Commit that was sent once", err, etcdlock.ErrLost)
+	if errors.Is(err, etcdlock.ErrUnknown) {
+		t.Errorf("Commit that was sent once: %v", err)
+	}
+	if got := value(t, srv, "data"); got != "" {
+		t.Errorf("data is %q", got)
+	}
+	mustLostUnlock(t, k)
 }

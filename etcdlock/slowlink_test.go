@@ -1,6 +1,7 @@
 package etcdlock_test
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -68,17 +69,35 @@ func TestLargeMarginKeepsPlace(t *testing.T) {
 	srv := startClean(t, soon)
 	opts := []etcdlock.Option{etcdlock.WithTTL(4 * time.Second), etcdlock.WithSafetyMargin(2 * time.Second)}
 	holder, waiter := clientLocker(t, srv, opts...), clientLocker(t, srv, opts...)
-	for wait := 100 * time.Millisecond; wait < 3*time.Second; wait += 300 * time.Millisecond {
+	stalls := etcdtest.Stalls(t)
+	// served returns the token of the waiter, and the revision of the place it had taken.
+	served := func(wait time.Duration) (token, place int64) {
 		k := mustLock(t, holder, "x")
 		c := goLock(testContext(t), waiter, "x")
 		awaitKeys(t, srv, "/revfence/x/", 2)
-		place := keys(t, srv, "/revfence/x/").Kvs
-		pass(wait)
-		mustUnlock(t, k)
-		next := granted(t, c)
-		if rev := max(place[0].CreateRevision, place[1].CreateRevision); int64(next.Token()) != rev {
-			t.Errorf("after a wait of %v: served with token %d, its place was %d", wait, next.Token(), rev)
+		for _, kv := range keys(t, srv, "/revfence/x/").Kvs {
+			place = max(place, kv.CreateRevision)
 		}
+		pass(wait)
+		// With a quarter of a second to spare, a busy machine can take the lock, or the place, away.
+		if err := k.Unlock(testContext(t)); err != nil && !errors.Is(err, etcdlock.ErrLost) {
+			t.Errorf("Unlock: %v", err)
+		}
+		next := granted(t, c)
 		mustUnlock(t, next)
+		return int64(next.Token()), place
+	}
+	for wait := 100 * time.Millisecond; wait < 3*time.Second; wait += 300 * time.Millisecond {
+		for try := 1; ; try++ {
+			from := time.Now()
+			token, place := served(wait)
+			if token == place {
+				break
+			}
+			if try == 3 || !stalls.Overlaps(from, time.Now()) {
+				t.Errorf("after a wait of %v: served with token %d, its place was %d (try %d)", wait, token, place, try)
+				break
+			}
+		}
 	}
 }

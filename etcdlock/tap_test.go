@@ -25,6 +25,8 @@ type tap struct {
 // A trip is one answered renewal.
 type trip struct{ sent, received time.Time }
 
+func (t trip) took() time.Duration { return t.received.Sub(t.sent) }
+
 // before makes the next renewal call f just before it is sent.
 func (p *tap) before(f func()) {
 	p.mu.Lock()
@@ -107,25 +109,25 @@ func (s *tapped) RecvMsg(m any) error {
 	return err
 }
 
-// A watchTap counts the watches of one client that the server has taken on.
-type watchTap struct{ stood atomic.Int64 }
+// standing counts the watches of one client that the server has taken on.
+type standing struct{ stood atomic.Int64 }
 
-func (w *watchTap) standing() int { return int(w.stood.Load()) }
+func (w *standing) count() int { return int(w.stood.Load()) }
 
-func (w *watchTap) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func (w *standing) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	s, err := open(ctx, desc, cc, method, opts...)
 	if err != nil || method != "/etcdserverpb."+etcdtest.Watch {
 		return s, err
 	}
-	return &tappedWatch{s, w}, nil
+	return &standingStream{s, w}, nil
 }
 
-type tappedWatch struct {
+type standingStream struct {
 	grpc.ClientStream
-	tap *watchTap
+	tap *standing
 }
 
-func (s *tappedWatch) RecvMsg(m any) error {
+func (s *standingStream) RecvMsg(m any) error {
 	err := s.ClientStream.RecvMsg(m)
 	if r, ok := m.(*pb.WatchResponse); err == nil && ok && r.Created && !r.Canceled {
 		s.tap.stood.Add(1)

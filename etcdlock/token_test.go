@@ -1,6 +1,7 @@
 package etcdlock_test
 
 import (
+	"fmt"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -87,4 +88,19 @@ func TestTokenIsCreateRevision(t *testing.T) {
 	writers.Wait()
 	remove(t, srv, "unrelated/0")
 	remove(t, srv, "unrelated/1")
+}
+
+// TestLockString: what a log line that prints a lock shows.
+func TestLockString(t *testing.T) {
+	t.Parallel()
+	srv := startClean(t, soon)
+	k := mustLock(t, clientLocker(t, srv), "nightly/billing")
+	want := fmt.Sprintf(`lock "nightly/billing" (token %d)`, int64(k.Token()))
+	if got := k.String(); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	mustUnlock(t, k)
+	if got := fmt.Sprint(k); got != want {
+		t.Errorf("once released: %s, want %s", got, want)
+	}
 }

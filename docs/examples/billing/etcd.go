@@ -12,6 +12,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
 )
 
 // startEtcd runs a single etcd member in this process, silently, on free ports of the loopback interface.
@@ -40,20 +42,41 @@ func startEtcd(ctx context.Context, dir string) (*embed.Etcd, string, error) {
 	return nil, "", fmt.Errorf("embedded etcd: %w", err)
 }
 
-func newClient(endpoints []string) (*clientv3.Client, error) {
-	cfg := clientv3.Config{Endpoints: endpoints, DialTimeout: 5 * time.Second, Logger: zap.NewNop()}
+func newClient(endpoints []string, opts ...grpc.DialOption) (*clientv3.Client, error) {
+	cfg := clientv3.Config{Endpoints: endpoints, DialTimeout: 5 * time.Second, Logger: zap.NewNop(), DialOptions: opts}
 	if strings.HasPrefix(endpoints[0], "https://") {
 		cfg.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
 	}
 	return clientv3.New(cfg)
 }
 
+// reachTime is how long etcd may take to answer for the first time.
+const reachTime = 5 * time.Second
+
 // reach asks etcd for something, so that a wrong address is found before anything starts.
-func reach(ctx context.Context, c *clientv3.Client, prefix string) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+func reach(ctx context.Context, endpoints []string, prefix string) error {
+	// The client waits for a connection until the time is up, and then says only that. gRPC knows why.
+	var cause string
+	c, err := newClient(endpoints, grpc.WithChainUnaryInterceptor(
+		func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			err := invoke(ctx, method, req, reply, cc, opts...)
+			if err != nil {
+				cause = strings.TrimPrefix(status.Convert(err).Message(), "latest balancer error: ")
+			}
+			return err
+		}))
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(ctx, reachTime)
 	defer cancel()
-	if _, err := c.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithCountOnly()); err != nil {
-		return fmt.Errorf("etcd at %s: %w", strings.Join(c.Endpoints(), ","), err)
+	_, err = c.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("no answer within %v: %s", reachTime, cause)
+	}
+	if err != nil {
+		return fmt.Errorf("etcd at %s: %w", strings.Join(endpoints, ","), err)
 	}
 	return nil
 }
@@ -115,7 +138,7 @@ func sweep(ctx context.Context, c *clientv3.Client, prefix string) (found int, e
 		select {
 		case <-time.After(100 * time.Millisecond):
 		case <-ctx.Done():
-			return found, fmt.Errorf("%d keys are left under %s; they go with their leases: %w", len(r.Kvs), prefix, ctx.Err())
+			return found, fmt.Errorf("%s %s left under %s, until the lease ends: %w", count(len(r.Kvs), "key"), are(len(r.Kvs)), prefix, ctx.Err())
 		}
 	}
 }

@@ -207,7 +207,8 @@ func TestEndpointsUnreachable(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "ledger.db")
 	p := start(t, "-endpoints", "127.0.0.1:1", "-ledger", path)
-	if _, code := p.text(); code != exitError || !strings.Contains(p.stderr.String(), "127.0.0.1:1") {
+	if _, code := p.text(); code != exitError || !strings.Contains(p.stderr.String(), "etcd at 127.0.0.1:1: no answer within 5s: ") ||
+		!strings.Contains(p.stderr.String(), "connection refused") {
 		t.Errorf("exit %d, stderr %q", code, p.stderr.String())
 	}
 	if _, err := os.Stat(path); !os.IsNotExist(err) {

@@ -26,6 +26,8 @@ const (
 
 var columns = [...]string{"invoice", "customer", "amount", "currency"}
 
+const headerLine = "invoice,customer,amount,currency" // the columns, as the first line names them
+
 // invoice is one line of the batch.
 type invoice struct {
 	ID       string `json:"invoice"`
@@ -92,7 +94,7 @@ func parseInvoices(data []byte) ([]invoice, error) {
 		}
 		if err != nil {
 			if pe, ok := errors.AsType[*csv.ParseError](err); ok {
-				return nil, &inputError{pe.Line, pe.Column, "", pe.Err}
+				return nil, quoteError(data, pe)
 			}
 			return nil, err
 		}
@@ -124,7 +126,7 @@ func parseInvoices(data []byte) ([]invoice, error) {
 		batch = append(batch, v)
 	}
 	if len(batch) == 0 {
-		return nil, errors.New("no invoices: the file needs a header (" + strings.Join(columns[:], ",") + ") and at least one line after it")
+		return nil, errors.New("no invoices: the file needs a header (" + headerLine + ") and at least one line after it")
 	}
 	return batch, nil
 }
@@ -135,7 +137,7 @@ func checkFields(r *csv.Reader, rec []string, header bool) error {
 	for i, f := range rec {
 		line, col := r.FieldPos(i)
 		if i >= len(columns) {
-			return &inputError{line, col, "", fmt.Errorf("%d fields, want %d (%s)", len(rec), len(columns), strings.Join(columns[:], ","))}
+			return &inputError{line, col, "", fmt.Errorf("%d fields, want %d (%s)", len(rec), len(columns), headerLine)}
 		}
 		fail := func(format string, a ...any) error {
 			return &inputError{line, col, columns[i], fmt.Errorf(format, a...)}
@@ -143,8 +145,10 @@ func checkFields(r *csv.Reader, rec []string, header bool) error {
 		switch {
 		case !utf8.ValidString(f):
 			return fail("is not valid UTF-8")
+		case strings.Contains(f, "\n"): // only within quotes
+			return fail("%s", notClosed)
 		case header && f != columns[i]:
-			return fail("the header says %q, want %q", f, columns[i])
+			return fail("the first line must be the header %s; it has %s here%s", headerLine, quoted(f), separatorHint(f))
 		case f == "":
 			return fail("is empty")
 		case strings.TrimSpace(f) != f:
@@ -157,9 +161,26 @@ func checkFields(r *csv.Reader, rec []string, header bool) error {
 	}
 	if len(rec) < len(columns) {
 		line, col := r.FieldPos(len(rec) - 1)
-		return &inputError{line, col + len(rec[len(rec)-1]), columns[len(rec)], fmt.Errorf("is missing: %d fields, want %d (%s)", len(rec), len(columns), strings.Join(columns[:], ","))}
+		return &inputError{line, col + len(rec[len(rec)-1]), columns[len(rec)], fmt.Errorf("is missing: %s, want %d (%s)%s", count(len(rec), "field"), len(columns), headerLine, separatorHint(rec[0]))}
 	}
 	return nil
+}
+
+// separatorHint is for a field that looks like a whole line.
+func separatorHint(field string) string {
+	if strings.ContainsAny(field, ";\t") {
+		return "; separate the fields with commas"
+	}
+	return ""
+}
+
+// quoted is a field for an error text, shortened: a file that is no CSV may be one long line.
+func quoted(f string) string {
+	const most = 40
+	if r := []rune(f); len(r) > most {
+		return fmt.Sprintf("%q...", string(r[:most]))
+	}
+	return fmt.Sprintf("%q", f)
 }
 
 func currency(s string) bool {

@@ -37,7 +37,10 @@ func TestParseInvoicesNamesThePlace(t *testing.T) {
 	}{
 		{"header", "invoice,client,amount,currency\nA,B,1.00,EUR\n", 1, 9, "customer", `"client"`},
 		{"header missing", "A-1,Bau AG,1.00,EUR\n", 1, 1, "invoice", "header"},
-		{"semicolons", "invoice;customer;amount;currency\n", 1, 1, "invoice", "header"},
+		{"header missing says which", "A-1,Bau AG,1.00,EUR\n", 1, 1, "invoice", "must be the header invoice,customer,amount,currency;"},
+		{"semicolons", "invoice;customer;amount;currency\n", 1, 1, "invoice", "separate the fields with commas"},
+		{"semicolons below", header + "A-1;Bau AG;1.00;EUR\n", 2, 20, "customer", "1 field, want 4 (invoice,customer,amount,currency); separate"},
+		{"no CSV", strings.Repeat("x", 1000), 1, 1, "invoice", `"...`},
 		{"header short", "invoice,customer,amount\n", 1, 24, "currency", "missing"},
 		{"fields short", header + "A-1,Bau AG,1.00\n", 2, 16, "currency", "3 fields"},
 		{"fields long", header + "A-1,Bau AG,1.00,EUR,paid\n", 2, 21, "", "5 fields"},
@@ -53,8 +56,19 @@ func TestParseInvoicesNamesThePlace(t *testing.T) {
 		{"escape sequence", header + "A-1,Bau\x1b[2J,1.00,EUR\n", 2, 5, "customer", "do not print"},
 		{"not UTF-8", header + "A-1,Caf\xe9,1.00,EUR\n", 2, 5, "customer", "UTF-8"},
 		{"bare quote", header + "A-1,Bau \"AG\",1.00,EUR\n", 2, 9, "", `"`},
-		{"open quote", header + "A-1,\"Bau AG,1.00,EUR\n", 2, 22, "", `"`},
-		{"lines within a field", header + "A-1,\"Bau\nAG\",1.00,EUR\n", 2, 5, "customer", "do not print"},
+		{"quote not doubled", header + "A-1,\"Bau \"AG\"\",1.00,EUR\n", 2, 10, "", "doubled"},
+		{"open quote", header + "A-1,\"Bau AG,1.00,EUR\n", 2, 5, "customer", "never closed"},
+		{"open quote far up", header + "A-1,Bau AG,1.00,EUR\n\nA-2,\"Bau \"\"AG\"\", \",\"1.00,EUR\nA-3,Bau AG,1.00,EUR\n\n", 4, 20, "amount", "never closed"},
+		{"open quote, CRLF", strings.ReplaceAll(header+"A-1,\"Bau AG\",\"1.00,EUR\nA-2,Bau AG,1.00,EUR\n", "\n", "\r\n"), 2, 14, "amount", "never closed"},
+		{"open quote in the header", "invoice,\"customer,amount,currency\n", 1, 9, "customer", "never closed"},
+		{"open quote in the header, closed further down", "invoice,\"customer,amount,currency\nA-1,Bau\",1.00,EUR\n", 1, 9, "customer", "not closed on its line"},
+		{"carriage return", header + "A-1,Bau\rAG,1.00,EUR\n", 2, 5, "customer", "do not print"},
+		{"open quote at the end", header + "A-1,\"", 2, 5, "customer", "never closed"},
+		{"open quote too far right", header + "A-1,Bau AG,1.00,EUR,\"paid\n", 2, 21, "", "never closed"},
+		{"open quote, one further down", header + "A-1,\"Bau AG,1.00,EUR\nA-2,\"Bau AG\",1.00,EUR\n", 2, 5, "customer", "not closed on its line"},
+		{"open quote, closed further down", header + "A-1,Bau AG,1.00,\"EUR\nA-2,Bau AG,1.00,EUR\"\n", 2, 17, "currency", "not closed on its line"},
+		{"open quote, closed before a break", header + "A-1,\"Bau AG\n\",1.00,EUR\n", 2, 5, "customer", "not closed on its line"},
+		{"lines within a field", header + "A-1,\"Bau\nAG\",1.00,EUR\n", 2, 5, "customer", "not closed on its line"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := parseInvoices([]byte(c.in))
@@ -116,8 +130,19 @@ func TestLoadInvoices(t *testing.T) {
 func FuzzParseInvoices(f *testing.F) {
 	f.Add(builtin)
 	f.Add([]byte(header + "A-1,\"B\"\"x\",1,EUR"))
+	f.Add([]byte(header + "A-1,\"B\" ,1,EUR\n\"\"\"\"\r"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		batch, err := parseInvoices(data)
+		if at, ok := errors.AsType[*inputError](err); ok {
+			lines := strings.Split(strings.TrimPrefix(string(data), "\ufeff"), "\n")
+			if at.line < 1 || at.line > len(lines) || at.column < 1 || at.column > len(lines[at.line-1])+1 {
+				t.Fatalf("%v: there is no such place", err)
+			}
+			quote := strings.Contains(err.Error(), "opens here")
+			if quote && (at.column > len(lines[at.line-1]) || lines[at.line-1][at.column-1] != '"') {
+				t.Fatalf("%v: there is no quote", err)
+			}
+		}
 		if err != nil {
 			return
 		}

@@ -12,7 +12,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -46,7 +45,7 @@ type signalError struct{ os.Signal }
 func (e signalError) Error() string { return "interrupted (" + e.String() + ")" }
 
 // supervise is main of the process that people start.
-func supervise(args []string, stdout *os.File, stderr io.Writer) int {
+func supervise(args []string, stdout, stderr *os.File) int {
 	start := time.Now()
 	// From the first moment on, so that no signal finds us between having started something and knowing how
 	// to end it.
@@ -63,14 +62,12 @@ func supervise(args []string, stdout *os.File, stderr io.Writer) int {
 		}
 	}()
 
-	usage := &strings.Builder{}
-	o, err := parseOptions(args, usage)
+	o, err := parseOptions(args, stdout)
 	if errors.Is(err, flag.ErrHelp) {
-		fmt.Fprint(stdout, usage)
 		return exitOK
 	}
 	if err != nil {
-		fmt.Fprint(stderr, usage)
+		fmt.Fprintf(stderr, "billing: %v\nRun with -h for the flags.\n", err)
 		return exitUsage
 	}
 	batch, err := loadInvoices(o.input)
@@ -95,11 +92,11 @@ func supervise(args []string, stdout *os.File, stderr io.Writer) int {
 	case err != nil:
 		fmt.Fprintf(stderr, "billing: %v\n", err)
 		return exitError
-	case s.account.Outcome == doubles:
-		fmt.Fprintf(stderr, "billing: double entries: %s\n", strings.Join(s.account.named(doubles), ", "))
-		return exitDouble
-	case s.account.Outcome == missing:
-		fmt.Fprintf(stderr, "billing: missing entries: %s\n", strings.Join(s.account.named(missing), ", "))
+	case s.account.Outcome != exactlyOnce:
+		fmt.Fprintf(stderr, "billing: %s\n", s.account.complaint(!o.json && isTerminal(stdout) && isTerminal(stderr)))
+		if s.account.Outcome == doubles {
+			return exitDouble
+		}
 		return exitError
 	case !o.unfenced && len(s.account.Refusals) == 0:
 		fmt.Fprintln(stderr, "billing: the resumed worker attempted no late write, so this run shows nothing")
@@ -114,9 +111,9 @@ func (s *supervisor) reconcileAll(ctx context.Context) (err error) {
 	if s.o.unfenced {
 		mode = "OFF: the ledger takes every write"
 	}
-	s.say(event{Kind: kindRun, Count: len(s.batch), Text: fmt.Sprintf("%d invoices, %d workers, one lock (%s) with a TTL of %v.\n"+
+	s.say(event{Kind: kindRun, Count: len(s.batch), Text: fmt.Sprintf("%s, %d workers, one lock (%s) with a TTL of %v.\n"+
 		"Once it has the lock, a worker does not look at it again; the incident's did not either.\n"+
-		"The fence is %s.", len(s.batch), workers, lockName, s.o.ttl, mode)})
+		"The fence is %s.", count(len(s.batch), "invoice"), workers, lockName, s.o.ttl, mode)})
 
 	dir, err := os.MkdirTemp("", "revfence-billing-")
 	if err != nil {
@@ -139,19 +136,19 @@ func (s *supervisor) reconcileAll(ctx context.Context) (err error) {
 		defer func() { e.Close(); os.RemoveAll(filepath.Join(dir, "etcd")) }()
 		endpoints, text = []string{addr}, "started etcd at "+addr
 	}
-	client, err := newClient(endpoints)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
 	// Of this run alone: another run's workers have another ledger, and no business with ours.
 	prefix := "/revfence-billing/" + strings.ToLower(rand.Text()[:10]) + "/"
-	if err := reach(ctx, client, prefix); err != nil {
+	if err := reach(ctx, endpoints, prefix); err != nil {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 		return err
 	}
+	client, err := newClient(endpoints)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
 
 	s.path = s.o.ledger
 	if s.path == "" {
@@ -172,7 +169,11 @@ func (s *supervisor) reconcileAll(ctx context.Context) (err error) {
 		return fmt.Errorf("ledger: %w", err)
 	}
 	created = true
-	s.say(event{Kind: kindEtcd, Address: strings.Join(endpoints, ","), Ledger: s.path, Text: text + "; the ledger is " + s.path})
+	text += "; the ledger is " + s.path
+	if s.o.ledger == "" && !s.o.keep {
+		text += " (removed at the end; -keep keeps it)"
+	}
+	s.say(event{Kind: kindEtcd, Address: strings.Join(endpoints, ","), Ledger: s.path, Text: text})
 
 	runErr := s.run(ctx, client, prefix, endpoints)
 	if _, ok := errors.AsType[signalError](runErr); ok {

@@ -31,36 +31,35 @@ type options struct {
 	pace      time.Duration
 }
 
-// parseOptions reads the command line, and checks all that can be checked without touching anything.
-// Faults have been written to out, with the usage, when it returns one.
-func parseOptions(args []string, out io.Writer) (options, error) {
+// parseOptions reads the command line, and checks all that can be checked without touching anything. When
+// asked for help it writes that to help, and returns flag.ErrHelp.
+func parseOptions(args []string, help io.Writer) (options, error) {
 	var o options
-	var endpoints string
+	var endpoints, ttl, pace string
 	fs := flag.NewFlagSet("billing", flag.ContinueOnError)
-	fs.SetOutput(out)
-	fs.Usage = func() {
-		fmt.Fprint(out, "Usage: billing [flags]\n\n"+
-			"Three workers run the nightly reconciliation under one lock. The first holder is stopped for longer\n"+
-			"than the lock's TTL, and resumed when another one has taken over.\n\n")
-		fs.PrintDefaults()
-		fmt.Fprint(out, "\nExit codes: 0 every invoice is in the ledger exactly once; 3 some are there more than once;\n"+
-			"2 wrong flags or input; 130 interrupted; 1 anything else.\n")
-	}
+	fs.SetOutput(io.Discard) // an error is one line, and the caller's to print
 	fs.BoolVar(&o.unfenced, "unfenced", false, "let the ledger take every write, as in the incident")
 	fs.BoolVar(&o.json, "json", false, "print one JSON object per event")
 	fs.StringVar(&o.input, "input", "", "read the batch from this CSV `file` (default: the one that ships with the example)")
 	fs.StringVar(&o.ledger, "ledger", "", "create the ledger as this `file` and keep it (default: in a temporary directory)")
 	fs.BoolVar(&o.keep, "keep", false, "keep the temporary ledger")
 	fs.StringVar(&endpoints, "endpoints", "", "use etcd at these comma-separated `addresses` (default: an embedded etcd)")
-	fs.DurationVar(&o.ttl, "ttl", 3*time.Second, "`TTL` of the lock, in whole seconds, 2s to 1m")
-	fs.DurationVar(&o.pace, "pace", 350*time.Millisecond, "how `long` preparing one invoice takes, 20ms to 10s")
+	// Strings, since all that package flag says of a wrong duration is "parse error".
+	fs.StringVar(&ttl, "ttl", "3s", "TTL of the lock, a `duration` of whole seconds, 2s to 1m")
+	fs.StringVar(&pace, "pace", "350ms", "how long preparing one invoice takes, a `duration` of 20ms to 10s")
 	if err := fs.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			printHelp(help, fs)
+		}
 		return o, err
 	}
-	fail := func(format string, a ...any) (options, error) {
-		err := fmt.Errorf(format, a...)
-		fmt.Fprintf(out, "billing: %v\nRun billing -h for the flags.\n", err)
-		return o, err
+	fail := func(format string, a ...any) (options, error) { return o, fmt.Errorf(format, a...) }
+	var err error
+	if o.ttl, err = time.ParseDuration(ttl); err != nil {
+		return fail("-ttl %q: want a duration such as 3s", ttl)
+	}
+	if o.pace, err = time.ParseDuration(pace); err != nil {
+		return fail("-pace %q: want a duration such as 350ms", pace)
 	}
 	set := map[string]bool{}
 	fs.Visit(func(f *flag.Flag) { set[f.Name] = true })
@@ -84,12 +83,21 @@ func parseOptions(args []string, out io.Writer) (options, error) {
 		o.ledger = abs
 	}
 	if set["endpoints"] {
-		var err error
 		if o.endpoints, err = parseEndpoints(endpoints); err != nil {
 			return fail("-endpoints: %w", err)
 		}
 	}
 	return o, nil
+}
+
+func printHelp(w io.Writer, fs *flag.FlagSet) {
+	fmt.Fprint(w, "Usage: billing [flags]\n\n"+
+		"Three workers run the nightly reconciliation under one lock. The first holder is stopped for longer\n"+
+		"than the lock's TTL, and resumed when another one has taken over.\n\n")
+	fs.SetOutput(w)
+	fs.PrintDefaults()
+	fmt.Fprint(w, "\nExit codes: 0 every invoice is in the ledger exactly once; 3 some are there more than once;\n"+
+		"2 wrong flags or input; 130 interrupted; 1 anything else.\n")
 }
 
 // parseEndpoints reads host:port or http(s)://host:port, comma-separated.

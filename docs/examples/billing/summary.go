@@ -116,15 +116,50 @@ func (s *summary) named(outcome string) []string {
 	return ids
 }
 
+// count is a number of things, in the singular or the plural (of a word that adds an s).
+func count(n int, word string) string {
+	if n == 1 {
+		return "1 " + word
+	}
+	return fmt.Sprintf("%d %ss", n, word)
+}
+
+// are is the verb that goes with n things.
+func are(n int) string {
+	if n == 1 {
+		return "is"
+	}
+	return "are"
+}
+
 // verdict is the outcome in a sentence.
 func (s *summary) verdict() string {
-	switch ids := s.named(s.Outcome); s.Outcome {
-	case doubles:
-		return fmt.Sprintf("%d of %d invoices are in the ledger more than once: %s", len(ids), len(s.Invoices), strings.Join(ids, ", "))
-	case missing:
-		return fmt.Sprintf("%d of %d invoices are not in the ledger: %s", len(ids), len(s.Invoices), strings.Join(ids, ", "))
+	ids := s.named(s.Outcome)
+	what := fmt.Sprintf("%d of %s %s", len(ids), count(len(s.Invoices), "invoice"), are(len(ids)))
+	switch {
+	case s.Outcome == doubles:
+		return what + " in the ledger more than once: " + strings.Join(ids, ", ")
+	case s.Outcome == missing:
+		return what + " not in the ledger: " + strings.Join(ids, ", ")
+	case len(s.Invoices) == 1:
+		return "the invoice is in the ledger exactly once"
 	}
 	return fmt.Sprintf("each of the %d invoices is in the ledger exactly once", len(s.Invoices))
+}
+
+// complaint is what stderr says of a ledger that is wrong. It names the invoices, unless the reader has just
+// seen them in the table.
+func (s *summary) complaint(seen bool) string {
+	ids := s.named(s.Outcome)
+	fault := "booked more than once"
+	if s.Outcome == missing {
+		fault = "not booked"
+	}
+	text := fmt.Sprintf("%d of %s %s %s", len(ids), count(len(s.Invoices), "invoice"), are(len(ids)), fault)
+	if !seen {
+		text += ": " + strings.Join(ids, ", ")
+	}
+	return text
 }
 
 // table is the account for people.

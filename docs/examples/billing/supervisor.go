@@ -17,6 +17,9 @@ const (
 	grace = 4 * time.Second
 	// enough is how many invoices the second holder books before the first is resumed: both are at work then.
 	enough = 2
+	// margin is how much longer than the TTL the first holder stands still, at least, by the times of the
+	// timeline. It is many times what rounding those to milliseconds takes away.
+	margin = 100 * time.Millisecond
 )
 
 // supervisor starts the workers, stops and resumes the first holder, and keeps account of what it hears.
@@ -33,11 +36,12 @@ type supervisor struct {
 	deletions chan deletion
 	running   map[*process]bool
 
-	first    *process // the first holder
-	token    int64    // its token
-	pauseAt  int      // it is stopped before it writes this invoice of its list, or one soon after
-	paused   time.Time
+	first    *process  // the first holder
+	token    int64     // its token
+	pauseAt  int       // it is stopped before it writes this invoice of its list, or one soon after
+	paused   time.Time // when its stop had been seen and told
 	resumed  bool
+	gone     bool // its key is deleted
 	takeover bool // another worker has the lock
 	others   int  // invoices booked by others while the first is stopped
 	through  bool // another worker has finished
@@ -109,7 +113,7 @@ func (s *supervisor) step(ctx context.Context) error {
 	}
 	stopped := !s.paused.IsZero() && !s.resumed
 	var due <-chan time.Time // looks again when the pause has been long enough
-	if left := time.Until(s.paused.Add(s.o.ttl)); stopped && left > 0 {
+	if left := time.Until(s.paused.Add(s.o.ttl + margin)); stopped && left > 0 {
 		due = time.After(left)
 	}
 	select {
@@ -125,7 +129,7 @@ func (s *supervisor) step(ctx context.Context) error {
 	case <-time.After(s.quiet):
 		return fmt.Errorf("nothing has happened for %v", s.quiet)
 	}
-	if stopped && time.Since(s.paused) > s.o.ttl && s.takeover && (s.others >= enough || s.through) {
+	if stopped && time.Since(s.paused) >= s.o.ttl+margin && s.gone && s.takeover && (s.others >= enough || s.through) {
 		return s.resume()
 	}
 	return nil
@@ -173,14 +177,13 @@ func (s *supervisor) pause(ctx context.Context, e event) error {
 	if err := s.first.stop(ctx); err != nil {
 		return fmt.Errorf("stopping %s: %w", s.first.name, err)
 	}
-	at := time.Now()
 	if n, err := s.books.entries(ctx, e.Invoice); err != nil || n != 0 {
 		s.say(event{Kind: kindMissed, Invoice: e.Invoice, Text: "stopped " + s.first.name + " too late to be between two invoices; lets it go on to the next"})
 		return s.first.resume()
 	}
-	s.paused = at
 	s.say(event{Kind: kindStopped, Token: e.Token, Invoice: e.Invoice, PID: e.PID,
 		Text: fmt.Sprintf("STOPS %s (SIGSTOP): it has the lock and is about to write %s", s.first.name, e.Invoice)})
+	s.paused = time.Now()
 	return nil
 }
 
@@ -202,6 +205,7 @@ func (s *supervisor) deleted(d deletion) {
 		return // a waiter's place, or a hold we have not heard of yet
 	}
 	s.account.add(e)
+	s.gone = s.gone || d.token == s.token
 	if s.first != nil && d.token == s.token && !s.paused.IsZero() && !s.resumed {
 		e.Text = fmt.Sprintf("deletes the key of %s (token %d): its lease ran out, the next waiter's turn", s.first.name, d.token)
 		s.timeline.print(e)

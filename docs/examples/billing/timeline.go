@@ -26,8 +26,18 @@ func colorful(out *os.File) bool {
 	if os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" {
 		return false
 	}
-	st, err := out.Stat()
-	return err == nil && st.Mode()&os.ModeCharDevice != 0
+	return isTerminal(out)
+}
+
+// isTerminal tells whether somebody watches f. Of the other character devices, the null device is the one
+// that output is sent to.
+func isTerminal(f *os.File) bool {
+	st, err := f.Stat()
+	if err != nil || st.Mode()&os.ModeCharDevice == 0 {
+		return false
+	}
+	null, err := os.Stat(os.DevNull)
+	return err != nil || !os.SameFile(st, null)
 }
 
 // now is the time since start on the monotonic clock.

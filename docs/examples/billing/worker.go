@@ -142,7 +142,7 @@ func reconcile(ctx context.Context, j job, books *ledger, lock *etcdlock.Lock, r
 	if err != nil {
 		return fmt.Errorf("reading what is open: %w", err)
 	}
-	text := fmt.Sprintf("reads the ledger: %d invoices are open", len(open))
+	text := fmt.Sprintf("reads the ledger: %s %s open", count(len(open), "invoice"), are(len(open)))
 	if len(open) == 0 {
 		text = "reads the ledger: nothing is open"
 	}

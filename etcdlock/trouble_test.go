@@ -1,0 +1,110 @@
+package etcdlock_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/revfence/revfence/etcdlock"
+	"github.com/revfence/revfence/internal/etcdtest"
+)
+
+// warned returns an option and how often a trouble of the lock has been logged since.
+func warned(t testing.TB, lock string) (etcdlock.Option, func() int) {
+	t.Helper()
+	core, logs := observer.New(zapcore.WarnLevel)
+	return etcdlock.WithLogger(zap.New(core)), func() int {
+		return logs.FilterMessage("lock not acquired yet, trouble with etcd").FilterField(zap.String("lock", lock)).Len()
+	}
+}
+
+// TestUnreachableIsLogged: a Lock that does not get through says so once, not with every try, and its error has the last
+// reason.
+func TestUnreachableIsLogged(t *testing.T) {
+	t.Parallel()
+	srv := startClean(t, soon)
+	log, warnings := warned(t, "x")
+	var calls etcdtest.Counter
+	l := newLocker(t, srv.Client(t, etcdtest.Via("127.0.0.1:1"), etcdtest.Counted(&calls)), log)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	_, err := l.Lock(ctx, "x")
+	wantIs(t, "Lock", err, context.DeadlineExceeded)
+	wantText(t, "Lock", err, `"x"`)
+	wantText(t, "Lock", err, "etcd had not answered, the last error was")
+	wantText(t, "Lock", err, "connection refused")
+	if n := calls.Snapshot().Unary[etcdtest.Grant]; n < 2 {
+		t.Errorf("tried %d times within 3 s", n)
+	}
+	if n := warnings(); n != 1 {
+		t.Errorf("warned %d times", n)
+	}
+}
+
+// TestWaiterInTroubleIsLogged: so does one that cannot read its place in the queue.
+func TestWaiterInTroubleIsLogged(t *testing.T) {
+	t.Parallel()
+	srv := startClean(t, soon)
+	k := mustLock(t, clientLocker(t, srv), "x")
+	log, warnings := warned(t, "x")
+	l, faults := faulty(t, srv, log)
+	place := faults.Fail(func(method string, req any) bool {
+		r, ok := req.(*pb.TxnRequest)
+		return ok && len(r.Success) > 0 && r.Success[0].GetRequestRange() != nil || strings.HasSuffix(method, etcdtest.Range)
+	}, 1000, status.Error(codes.Unknown, "reads fail"))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	next := goLock(ctx, l, "x")
+	eventually(t, "several failed reads", func() bool { return place.Hits() >= 3 })
+	if n := warnings(); n != 1 {
+		t.Errorf("warned %d times", n)
+	}
+	cancel()
+	r := receive(t, "Lock", next)
+	wantIs(t, "Lock", r.err, context.Canceled)
+	wantText(t, "Lock", r.err, "waiting for earlier places in the queue, the last error was")
+	wantText(t, "Lock", r.err, "reads fail")
+	place.Disarm()
+	mustUnlock(t, k)
+}
+
+// TestErrorSaysWhatItWaitedFor: without trouble too, of which there is none to log.
+func TestErrorSaysWhatItWaitedFor(t *testing.T) {
+	t.Parallel()
+	srv := startClean(t, soon)
+	log, warnings := warned(t, "x")
+	var calls etcdtest.Counter
+	l := newLocker(t, srv.Client(t, etcdtest.Counted(&calls)), log)
+	wait := func(step string, reached func() bool) {
+		t.Helper()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		next := goLock(ctx, l, "x")
+		eventually(t, step, reached)
+		cancel()
+		r := receive(t, "Lock", next)
+		wantIs(t, "Lock", r.err, context.Canceled)
+		wantText(t, "Lock", r.err, `"x"`)
+		wantText(t, "Lock", r.err, step)
+		if r.err != nil && strings.Contains(r.err.Error(), "last error") {
+			t.Errorf("an error without trouble: %v", r.err)
+		}
+	}
+	k := mustLock(t, clientLocker(t, srv), "x")
+	wait("waiting for earlier places in the queue", func() bool { return calls.Snapshot().Sent[etcdtest.Watch] > 0 })
+	mustUnlock(t, k)
+	k = mustLock(t, l, "x")
+	wait("behind others of this process", func() bool { return l.TurnsWaiting("x") == 1 })
+	mustUnlock(t, k)
+	if n := warnings(); n != 0 {
+		t.Errorf("warned %d times of nothing", n)
+	}
+}
