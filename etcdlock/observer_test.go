@@ -122,8 +122,8 @@ func TestCloseWaitsForObserver(t *testing.T) {
 	for kind, setUp := range map[etcdlock.EventKind]func(l *etcdlock.Locker, name string) (happen func()){
 		etcdlock.EventLost: func(l *etcdlock.Locker, name string) func() {
 			k := mustLock(t, l, name)
+			remove(t, srv, k.Key()) // it learns of that when it asks
 			return func() {
-				remove(t, srv, k.Key())
 				wantIs(t, "Check", k.Check(testContext(t)), etcdlock.ErrLost)
 				mustLostUnlock(t, k)
 			}

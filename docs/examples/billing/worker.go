@@ -122,7 +122,7 @@ const releaseTime = 2 * time.Second
 func tellLoss(err error, lock *etcdlock.Lock, r *reporter) bool {
 	lost, ok := errors.AsType[*etcdlock.LostError](err)
 	if ok {
-		r.report(event{Kind: kindLost, Token: int64(lock.Token()), Text: fmt.Sprintf("hears from etcdlock that it has lost the lock (%v)", lost.Reason)})
+		r.report(event{Kind: kindLost, Token: int64(lock.Token()), Text: fmt.Sprintf("hears from etcdlock that it has lost the lock: %v", lost.Reason)})
 	}
 	return ok
 }
