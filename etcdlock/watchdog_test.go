@@ -50,7 +50,7 @@ func TestWatchdogDeadMember(t *testing.T) {
 	t.Parallel()
 	m := etcdtest.StartCluster(t, 3)
 	m.Member(0).CheckClean(t, soon)
-	const ttl = 4 * time.Second
+	const ttl = 6 * time.Second
 	l := newLocker(t, m.Client(t), etcdlock.WithTTL(ttl))
 	k := mustLock(t, l, "watchdog")
 	for i := range 3 {
