@@ -159,3 +159,19 @@ func TestUnlockWithoutEnd(t *testing.T) {
 	wantText(t, "Unlock", err, "no etcd")
 	stalls.Judge(t, "Unlock without an end", []etcdtest.Sample{{From: from, To: to, Value: to.Sub(from)}}, 1, ttl+500*time.Millisecond)
 }
+
+// TestUnlockLeavesAnothersKey: the key was deleted and made again by somebody else, before its watch stood. The name of
+// a key says nothing about whose it is.
+func TestUnlockLeavesAnothersKey(t *testing.T) {
+	t.Parallel()
+	srv := startClean(t, soon)
+	l := clientLocker(t, srv)
+	k := mustLock(t, l, "x")
+	remove(t, srv, k.Key())
+	put(t, srv, k.Key(), "another's")
+	wantIs(t, "Unlock", k.Unlock(testContext(t)), etcdlock.ErrLost)
+	if n := len(keys(t, srv, k.Key()).Kvs); n != 1 {
+		t.Errorf("%d keys left of another's one", n)
+	}
+	remove(t, srv, k.Key())
+}

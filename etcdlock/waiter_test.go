@@ -240,3 +240,30 @@ func TestCompactionDuringWait(t *testing.T) {
 		})
 	}
 }
+
+// TestWaiterKeyMadeAgain: a waiter's key was deleted and made again, on the same lease, before its watch stood. That is
+// another place, later in the queue, with another token.
+func TestWaiterKeyMadeAgain(t *testing.T) {
+	t.Parallel()
+	srv := startClean(t, soon)
+	holder, waiter := clientLocker(t, srv), clientLocker(t, srv)
+	k := mustLock(t, holder, "x")
+	next := goLock(testContext(t), waiter, "x")
+	awaitKeys(t, srv, "/revfence/x/", 2)
+	for _, kv := range keys(t, srv, "/revfence/x/").Kvs {
+		if string(kv.Key) == k.Key() {
+			continue
+		}
+		remove(t, srv, string(kv.Key))
+		if _, err := srv.Admin().Put(testContext(t), string(kv.Key), "", clientv3.WithLease(clientv3.LeaseID(kv.Lease))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mustUnlock(t, k)
+	got := granted(t, next)
+	kvs := keys(t, srv, got.Key()).Kvs
+	if len(kvs) != 1 || kvs[0].CreateRevision != int64(got.Token()) {
+		t.Errorf("token %d of %v", got.Token(), kvs)
+	}
+	mustUnlock(t, got)
+}
