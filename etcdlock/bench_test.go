@@ -28,7 +28,7 @@ import (
 //
 // Disks are noisy. BenchmarkRatios measures everything in turns, many times, and prints the ratios of the medians:
 //
-//	go test -run '^$' -bench Ratios -ratio-rounds 15 ./etcdlock
+//	go test ./etcdlock -run '^$' -bench Ratios -ratio-rounds 15
 
 var (
 	disk = flag.String("disk", "", "directory on a real disk where the benchmarks' etcd keeps its data; the default is the "+
