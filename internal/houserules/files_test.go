@@ -60,7 +60,7 @@ func machinePaths(all []source) []finding {
 func TestNoMachinePathsFindsPlanted(t *testing.T) {
 	slash := "/"
 	planted(t, machinePaths, []source{
-		{"a.md", "fine: .github/workflows/ci.yml, https://example.org/root/x, a/work/b\n"},
+		{"a.md", "fine: .github/workflows/ci.yml, https://example.org/root/x, a/work/1\n"},
 		{"b.md", "one\nsee " + slash + "work/main\n"},
 		{"c.go", "var dir = \"" + slash + "root/go\"\n"},
 		{"d.sh", slash + "Users/me/x\n"},
