@@ -60,7 +60,7 @@ func (k *Lock) refused(ctx context.Context, i int, err error) error {
 	// etcd's revisions are behind what it once handed out.
 	resp, rerr := k.locker.view.Get(ctx, k.key)
 	if rerr != nil {
-		return &LostError{Name: k.name, Token: k.token, Reason: ReasonStale, Err: errors.Join(err, rerr)}
+		return &LostError{Name: k.name, Token: k.token, Reason: ReasonStale, Err: fmt.Errorf("%w (etcd could not be asked for its revision: %w)", err, rerr)}
 	}
 	if int64(stale.HighWater) > resp.Header.Revision {
 		return fmt.Errorf("fence %q: %w: %w", stale.Resource,

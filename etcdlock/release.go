@@ -2,7 +2,6 @@ package etcdlock
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -88,7 +87,7 @@ func (k *Lock) await(ctx context.Context) error {
 	case <-k.released:
 		return k.outcome
 	case <-ctx.Done():
-		return fmt.Errorf("etcdlock: release of %q under way: %w", k.name, errors.Join(ErrUnknown, ended(ctx)))
+		return fmt.Errorf("etcdlock: release of %q under way: %w: %w", k.name, ErrUnknown, ended(ctx))
 	}
 }
 
