@@ -62,8 +62,8 @@ func TestHeldWithHealthyEtcd(t *testing.T) {
 // cannot make a late notice look early.
 const earliness = 20 * time.Millisecond
 
-// TestToldBeforeDelete takes the network away at random moments. The holder must be told before etcd deletes the key.
-func TestToldBeforeDelete(t *testing.T) {
+// TestF03ToldBeforeDelete takes the network away at random moments. The holder must be told before etcd deletes the key.
+func TestF03ToldBeforeDelete(t *testing.T) {
 	t.Parallel()
 	srv := startClean(t, 5*time.Second)
 	stalls := etcdtest.Stalls(t)
@@ -100,9 +100,9 @@ func TestToldBeforeDelete(t *testing.T) {
 	}
 }
 
-// TestToldBeforeDeleteAfterLateAnswer holds one answer back, and lets nothing reach the server after the request it
+// TestF03ToldBeforeDeleteAfterLateAnswer holds one answer back, and lets nothing reach the server after the request it
 // answers. A deadline that was counted from the receipt of the answer would come after the deletion.
-func TestToldBeforeDeleteAfterLateAnswer(t *testing.T) {
+func TestF03ToldBeforeDeleteAfterLateAnswer(t *testing.T) {
 	t.Parallel()
 	srv := startClean(t, 5*time.Second)
 	stalls := etcdtest.Stalls(t)

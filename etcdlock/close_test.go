@@ -268,8 +268,8 @@ func TestClientClosedFirst(t *testing.T) {
 	mustUnlock(t, other)
 }
 
-// TestCloseIdleUnreachable: sixteen idle leases are revoked beside each other.
-func TestCloseIdleUnreachable(t *testing.T) {
+// TestF31CloseIdleUnreachable: sixteen idle leases are revoked beside each other.
+func TestF31CloseIdleUnreachable(t *testing.T) {
 	t.Parallel()
 	const ttl = 4 * time.Second
 	srv := startClean(t, ttl+soon)

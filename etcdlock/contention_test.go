@@ -11,9 +11,9 @@ import (
 	"github.com/revfence/revfence/fencing"
 )
 
-// TestContention: 100 goroutines of each of three Lockers count with a read, a pause and a write, which loses counts
+// TestF01Contention: 100 goroutines of each of three Lockers count with a read, a pause and a write, which loses counts
 // unless one at a time is inside.
-func TestContention(t *testing.T) {
+func TestF01Contention(t *testing.T) {
 	const lockers, goroutines = 3, 100
 	srv := startClean(t, soon)
 	ctx := testContext(t)

@@ -253,8 +253,8 @@ func heldOn(t *testing.T, c *clientv3.Client, fake *clock.Fake, name string) *et
 	return k
 }
 
-// TestSuspendedMachine lets the machine sleep past the deadline. Go's timers have not noticed when the first call comes.
-func TestSuspendedMachine(t *testing.T) {
+// TestF10SuspendedMachine lets the machine sleep past the deadline. Go's timers have not noticed when the first call comes.
+func TestF10SuspendedMachine(t *testing.T) {
 	t.Parallel()
 	srv := startClean(t, 12*time.Second)
 	ctx := testContext(t)

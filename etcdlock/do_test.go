@@ -54,8 +54,8 @@ func TestDo(t *testing.T) {
 	wantIs(t, "Do under a context that had ended", err, context.Canceled)
 }
 
-// TestDoHoldsUntilReturn: whatever is cancelled, the lock is renewed until the function has returned.
-func TestDoHoldsUntilReturn(t *testing.T) {
+// TestF12DoHoldsUntilReturn: whatever is cancelled, the lock is renewed until the function has returned.
+func TestF12DoHoldsUntilReturn(t *testing.T) {
 	t.Parallel()
 	srv := startClean(t, soon)
 	const ttl = 3 * time.Second
@@ -171,8 +171,8 @@ func TestDoReportsUnknownRelease(t *testing.T) {
 	wantIs(t, "Do", err, failure, etcdlock.ErrUnknown)
 }
 
-// TestMaxHold: a function that hangs loses the lock, and others get it within the TTL, but not at once.
-func TestMaxHold(t *testing.T) {
+// TestF45MaxHold: a function that hangs loses the lock, and others get it within the TTL, but not at once.
+func TestF45MaxHold(t *testing.T) {
 	t.Parallel()
 	srv := startClean(t, soon)
 	const ttl = 2 * time.Second

@@ -9,9 +9,9 @@ import (
 	"github.com/revfence/revfence/etcdlock"
 )
 
-// TestForeignKey: a key in the name's queue that no lock has made would block the name for ever, so it is reported, by
+// TestF29ForeignKey: a key in the name's queue that no lock has made would block the name for ever, so it is reported, by
 // name, and nothing is left behind it.
-func TestForeignKey(t *testing.T) {
+func TestF29ForeignKey(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ what, key string }{
 		{"without lease", "/revfence/x/123"},

@@ -132,8 +132,8 @@ func TestBadCalls(t *testing.T) {
 	}
 }
 
-// TestTTLRoundedUp: to whole seconds, as etcd counts.
-func TestTTLRoundedUp(t *testing.T) {
+// TestF40TTLRoundedUp: to whole seconds, as etcd counts.
+func TestF40TTLRoundedUp(t *testing.T) {
 	t.Parallel()
 	srv := startClean(t, soon)
 	for given, want := range map[time.Duration]int64{
@@ -152,8 +152,8 @@ func TestTTLRoundedUp(t *testing.T) {
 	}
 }
 
-// TestAnyName: every sequence of bytes is a name, and no name has anything to do with another.
-func TestAnyName(t *testing.T) {
+// TestF30AnyName: every sequence of bytes is a name, and no name has anything to do with another.
+func TestF30AnyName(t *testing.T) {
 	srv := startClean(t, soon)
 	l := clientLocker(t, srv, etcdlock.WithSharedLeases(1000))
 	ctx := testContext(t)

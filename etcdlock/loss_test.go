@@ -17,9 +17,9 @@ import (
 // watchedFrom is the age from which on a hold's key is watched.
 const watchedFrom = 1100 * time.Millisecond
 
-// TestLossToldAtOnce: what an operator does to a lock's key or lease reaches its holder within 50 ms, whatever the TTL,
+// TestF05LossToldAtOnce: what an operator does to a lock's key or lease reaches its holder within 50 ms, whatever the TTL,
 // once the hold is old enough to be watched.
-func TestLossToldAtOnce(t *testing.T) {
+func TestF05LossToldAtOnce(t *testing.T) {
 	const locks = 100
 	for _, c := range []struct {
 		what    string

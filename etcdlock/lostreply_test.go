@@ -62,8 +62,8 @@ func TestGrantReplyLost(t *testing.T) {
 	}
 }
 
-// TestCreateReplyLost: the key that may be in the queue does not stay there, and its session is not used again.
-func TestCreateReplyLost(t *testing.T) {
+// TestF19CreateReplyLost: the key that may be in the queue does not stay there, and its session is not used again.
+func TestF19CreateReplyLost(t *testing.T) {
 	t.Parallel()
 	for what, arm := range map[string]func(*faultkit.Calls) *faultkit.Fault{
 		"committed":       func(c *faultkit.Calls) *faultkit.Fault { return c.Lost(creates, 1, errLostReply) },
@@ -100,8 +100,8 @@ func TestCreateReplyLost(t *testing.T) {
 	}
 }
 
-// TestCreateReplyLostAsContextEnds: Lock returns, and the key is withdrawn behind it.
-func TestCreateReplyLostAsContextEnds(t *testing.T) {
+// TestF19CreateReplyLostAsContextEnds: Lock returns, and the key is withdrawn behind it.
+func TestF19CreateReplyLostAsContextEnds(t *testing.T) {
 	t.Parallel()
 	srv := startClean(t, soon)
 	l, faults := faulty(t, srv)
@@ -113,9 +113,9 @@ func TestCreateReplyLostAsContextEnds(t *testing.T) {
 	mustUnlock(t, mustLock(t, l, "x"))
 }
 
-// TestCreateReplyLostOnSharedLease: the lease lives on for another lock, so the key has to be deleted, also one that
+// TestF19CreateReplyLostOnSharedLease: the lease lives on for another lock, so the key has to be deleted, also one that
 // comes late.
-func TestCreateReplyLostOnSharedLease(t *testing.T) {
+func TestF19CreateReplyLostOnSharedLease(t *testing.T) {
 	t.Parallel()
 	for what, arm := range map[string]func(*faultkit.Calls) *faultkit.Fault{
 		"committed":       func(c *faultkit.Calls) *faultkit.Fault { return c.Lost(creates, 1, errLostReply) },

@@ -33,7 +33,7 @@ func TestWithdrawnAfterOutage(t *testing.T) {
 	mustUnlock(t, k)
 }
 
-func TestReleasedAfterOutage(t *testing.T) {
+func TestF20ReleasedAfterOutage(t *testing.T) {
 	t.Parallel()
 	srv := startClean(t, soon)
 	p := faultkit.NewProxy(t, srv.Endpoint())

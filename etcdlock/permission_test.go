@@ -49,9 +49,9 @@ func secured(t testing.TB, within time.Duration, opts ...etcdtest.Option) (srv *
 	return srv, root
 }
 
-// TestPermissionRevoked: a holder is told with its next renewal, a waiter does not wait for ever, and whoever asks is
+// TestF32PermissionRevoked: a holder is told with its next renewal, a waiter does not wait for ever, and whoever asks is
 // refused at once.
-func TestPermissionRevoked(t *testing.T) {
+func TestF32PermissionRevoked(t *testing.T) {
 	t.Parallel()
 	const ttl = 6 * time.Second
 	srv, root := secured(t, ttl+soon)
@@ -107,8 +107,8 @@ func TestNoPermission(t *testing.T) {
 	wantIs(t, "Lock without a user", err, rpctypes.ErrUserEmpty)
 }
 
-// TestAuthTokenExpires: with a user and a password the client fetches another, and nobody notices.
-func TestAuthTokenExpires(t *testing.T) {
+// TestF39AuthTokenExpires: with a user and a password the client fetches another, and nobody notices.
+func TestF39AuthTokenExpires(t *testing.T) {
 	t.Parallel()
 	srv, _ := secured(t, soon, etcdtest.WithEmbedConfig(func(c *embed.Config) { c.AuthTokenTTL = 1 }))
 	l := newLocker(t, srv.Client(t, etcdtest.AsUser("svc", "password")), etcdlock.WithTTL(3*time.Second))

@@ -18,9 +18,9 @@ import (
 // error while the caller's context lives: the lock must not take the answer
 // to the second for the whole story.
 
-// TestReleaseSentTwice: the first deletes the key, the second finds none. That
+// TestF09ReleaseSentTwice: the first deletes the key, the second finds none. That
 // is a release, not a loss.
-func TestReleaseSentTwice(t *testing.T) {
+func TestF09ReleaseSentTwice(t *testing.T) {
 	t.Parallel()
 	for _, code := range []codes.Code{codes.DeadlineExceeded, codes.Canceled} {
 		srv := startClean(t, soon)
@@ -36,9 +36,9 @@ func TestReleaseSentTwice(t *testing.T) {
 	}
 }
 
-// TestCreateSentTwice: the first is still under way when the second has made the
+// TestF09CreateSentTwice: the first is still under way when the second has made the
 // key. It must find no lease to put the released key on again.
-func TestCreateSentTwice(t *testing.T) {
+func TestF09CreateSentTwice(t *testing.T) {
 	t.Parallel()
 	srv := startClean(t, soon)
 	var calls faultkit.Calls
@@ -50,8 +50,8 @@ func TestCreateSentTwice(t *testing.T) {
 	mustUnlock(t, mustLock(t, clientLocker(t, srv), "x"))
 }
 
-// TestCreateCommittedTwice: the first has made the key, the second finds it.
-func TestCreateCommittedTwice(t *testing.T) {
+// TestF09CreateCommittedTwice: the first has made the key, the second finds it.
+func TestF09CreateCommittedTwice(t *testing.T) {
 	t.Parallel()
 	srv := startClean(t, soon)
 	var calls faultkit.Calls
@@ -76,9 +76,9 @@ func TestCreateCommittedTwice(t *testing.T) {
 	}
 }
 
-// TestTxnSentTwice: the first was applied, then the lock was lost, and that is all the second finds. Neither "written" nor
+// TestF09TxnSentTwice: the first was applied, then the lock was lost, and that is all the second finds. Neither "written" nor
 // "not written" would be right.
-func TestTxnSentTwice(t *testing.T) {
+func TestF09TxnSentTwice(t *testing.T) {
 	t.Parallel()
 	srv := startClean(t, soon)
 	var calls faultkit.Calls

@@ -27,9 +27,9 @@ func restart(t testing.TB, srv *etcdtest.Server, proxy *faultkit.Proxy, meanwhil
 	proxy.Heal()
 }
 
-// TestRestoredBackup: etcd comes back with older data and lower revisions. No lock is handed out, since its token would
+// TestF08RestoredBackup: etcd comes back with older data and lower revisions. No lock is handed out, since its token would
 // not be above those of earlier holders, and what is kept for reuse is given up.
-func TestRestoredBackup(t *testing.T) {
+func TestF08RestoredBackup(t *testing.T) {
 	t.Parallel()
 	srv := startClean(t, soon)
 	proxy := faultkit.NewProxy(t, srv.Endpoint())

@@ -158,9 +158,9 @@ func TestSharedLeases(t *testing.T) {
 	}
 }
 
-// TestSharedLeaseSameName: two goroutines can never share a key, so the next holder of a name may use the lease again
+// TestF01SharedLeaseSameName: two goroutines can never share a key, so the next holder of a name may use the lease again
 // only when the first one's key is known to be gone.
-func TestSharedLeaseSameName(t *testing.T) {
+func TestF01SharedLeaseSameName(t *testing.T) {
 	t.Parallel()
 	srv := startClean(t, soon)
 	l := clientLocker(t, srv, etcdlock.WithSharedLeases(4))
@@ -192,9 +192,9 @@ func TestSharedLeaseSameName(t *testing.T) {
 	mustUnlock(t, neighbour)
 }
 
-// TestRevokedPool: an operator has revoked the idle leases. Each costs the next
+// TestF27RevokedPool: an operator has revoked the idle leases. Each costs the next
 // acquisition one try, not a pause.
-func TestRevokedPool(t *testing.T) {
+func TestF27RevokedPool(t *testing.T) {
 	t.Parallel()
 	srv := startClean(t, soon)
 	l := clientLocker(t, srv)

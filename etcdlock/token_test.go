@@ -11,9 +11,9 @@ import (
 	"github.com/revfence/revfence/fencing"
 )
 
-// TestTokenIsCreateRevision: the token is the create revision of the lock's key, not the revision of some answer, which
+// TestF16TokenIsCreateRevision: the token is the create revision of the lock's key, not the revision of some answer, which
 // runs ahead when others write; and it rises from holder to holder.
-func TestTokenIsCreateRevision(t *testing.T) {
+func TestF16TokenIsCreateRevision(t *testing.T) {
 	const lockers, rounds = 4, 15
 	srv := startClean(t, soon)
 	ctx := testContext(t)

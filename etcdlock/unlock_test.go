@@ -47,8 +47,8 @@ func TestUnlockTwice(t *testing.T) {
 	}
 }
 
-// TestUnlockOfAnOlderHold: it never touches the next one, though that has the same key.
-func TestUnlockOfAnOlderHold(t *testing.T) {
+// TestF06UnlockOfAnOlderHold: it never touches the next one, though that has the same key.
+func TestF06UnlockOfAnOlderHold(t *testing.T) {
 	t.Parallel()
 	srv := startClean(t, soon)
 	l := clientLocker(t, srv)
@@ -65,8 +65,8 @@ func TestUnlockOfAnOlderHold(t *testing.T) {
 	mustUnlock(t, k)
 }
 
-// TestUnlockAfterCancel: a service that shuts down has usually cancelled everything by the time it unlocks.
-func TestUnlockAfterCancel(t *testing.T) {
+// TestF20UnlockAfterCancel: a service that shuts down has usually cancelled everything by the time it unlocks.
+func TestF20UnlockAfterCancel(t *testing.T) {
 	t.Parallel()
 	srv := startClean(t, soon)
 	l := clientLocker(t, srv)

@@ -15,9 +15,9 @@ import (
 	"github.com/revfence/revfence/internal/faultkit"
 )
 
-// TestLockReturnsWithItsContext: within 100 ms of its context's end, whatever became of etcd and whatever was under way,
+// TestF21LockReturnsWithItsContext: within 100 ms of its context's end, whatever became of etcd and whatever was under way,
 // and what it has left there is gone within the TTL.
-func TestLockReturnsWithItsContext(t *testing.T) {
+func TestF21LockReturnsWithItsContext(t *testing.T) {
 	for _, c := range []outage{
 		{what: "black hole from the start", down: func(p *faultkit.Proxy) { p.BlackHole() }},
 		{what: "black hole while waiting", wait: true, down: func(p *faultkit.Proxy) { p.BlackHole() }},

@@ -69,9 +69,9 @@ func place(t testing.TB, srv *etcdtest.Server, name string) (key string, revisio
 	return string(kvs[1].Key), kvs[1].CreateRevision, clientv3.LeaseID(kvs[1].Lease)
 }
 
-// TestWaiterPlaceLost: a waiter whose key was deleted or whose lease was revoked takes a new place at once, and gets the
+// TestF23WaiterPlaceLost: a waiter whose key was deleted or whose lease was revoked takes a new place at once, and gets the
 // lock in the end.
-func TestWaiterPlaceLost(t *testing.T) {
+func TestF23WaiterPlaceLost(t *testing.T) {
 	for what, c := range map[string]struct {
 		watched bool // only a wait that has lasted for a second has its key watched
 		harm    func(ctx context.Context, admin *clientv3.Client, key string, lease clientv3.LeaseID) error
@@ -176,9 +176,9 @@ func compact(t testing.TB, srv *etcdtest.Server) {
 	}
 }
 
-// TestCompactionDuringWait: changes nothing, neither for the waiter nor for its place, also when it could not see what
+// TestF24CompactionDuringWait: changes nothing, neither for the waiter nor for its place, also when it could not see what
 // came before.
-func TestCompactionDuringWait(t *testing.T) {
+func TestF24CompactionDuringWait(t *testing.T) {
 	t.Parallel()
 	for what, c := range map[string]struct {
 		during, after func(t *testing.T, srv *etcdtest.Server, proxy *faultkit.Proxy, unlock func())

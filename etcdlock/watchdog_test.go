@@ -21,9 +21,9 @@ func kept(t *testing.T, k *etcdlock.Lock, d time.Duration, what string) {
 	}
 }
 
-// TestWatchdogDeadConnection: of two ways to etcd the one that carries the
+// TestF34WatchdogDeadConnection: of two ways to etcd the one that carries the
 // renewals goes silent, and nothing tells the client's connection.
-func TestWatchdogDeadConnection(t *testing.T) {
+func TestF34WatchdogDeadConnection(t *testing.T) {
 	t.Parallel()
 	srv := startClean(t, 10*time.Second)
 	var proxies []*faultkit.Proxy
@@ -44,9 +44,9 @@ func TestWatchdogDeadConnection(t *testing.T) {
 	mustUnlock(t, k)
 }
 
-// TestWatchdogDeadMember: each member of three goes down in turn, the leader
+// TestF34WatchdogDeadMember: each member of three goes down in turn, the leader
 // among them.
-func TestWatchdogDeadMember(t *testing.T) {
+func TestF34WatchdogDeadMember(t *testing.T) {
 	t.Parallel()
 	m := etcdtest.StartCluster(t, 3)
 	m.Member(0).CheckClean(t, soon)
