@@ -57,6 +57,9 @@ func (l *Locker) TryLock(ctx context.Context, name string, opts ...LockOption) (
 
 // acquire runs attempts until one succeeds or fails for good.
 func (l *Locker) acquire(ctx context.Context, name string, opts []LockOption, wait bool) (k *Lock, err error) {
+	if ctx == nil {
+		return nil, errNoContext
+	}
 	if err := checkName(name); err != nil {
 		return nil, err
 	}
@@ -83,8 +86,17 @@ func (l *Locker) acquire(ctx context.Context, name string, opts []LockOption, wa
 	defer context.AfterFunc(l.open, func() { cancel(ErrClosed) })()
 
 	etcd := &trouble{locker: l, what: "lock not acquired yet, trouble with etcd", name: name, asked: asked, step: "behind others of this process"}
-	if err := l.reentrant(ctx, name); err != nil {
-		return nil, l.failed(ctx, name, err, etcd)
+	for pause := (call.Backoff{}); ; {
+		err := l.reentrant(ctx, name)
+		if err == nil {
+			break
+		}
+		if !wait || !l.view.Transient(err) {
+			return nil, l.failed(ctx, name, err, etcd)
+		}
+		if etcd.note(err); !pause.Wait(ctx) {
+			return nil, l.failed(ctx, name, err, etcd)
+		}
 	}
 	if err := l.takeTurn(ctx, name, wait); err != nil {
 		return nil, l.failed(ctx, name, err, etcd)
@@ -99,9 +111,10 @@ func (l *Locker) acquire(ctx context.Context, name string, opts []LockOption, wa
 			return k, nil
 		}
 		lost := errors.Is(err, view.ErrPlaceLost)
-		again := lost || wait && !a.refused && call.Transient(err)
+		again := lost || wait && !a.refused && l.view.Transient(err)
 		if !again || ctx.Err() != nil {
 			l.turns.pass(name)
+			etcd.last(err)
 			return nil, l.failed(ctx, name, err, etcd)
 		}
 		if !lost {

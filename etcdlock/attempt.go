@@ -162,6 +162,7 @@ func (a *attempt) hold(ctx context.Context) (*Lock, error) {
 		return nil, err
 	}
 	k.start(a.conf)
+	l.servers.Do(l.checkServers)
 	wait := k.since.Since(a.asked)
 	if e := l.log.Check(zap.DebugLevel, "lock acquired"); e != nil {
 		e.Write(zap.String("lock", k.name), zap.Int64("token", int64(k.token)), zap.Duration("waited", wait))
@@ -183,7 +184,7 @@ func (a *attempt) withdraw(gone, suspect bool) {
 	case gone:
 		l.leave(s, a.name, how)
 	case a.Dirty:
-		l.scrub(s, a.Key)
+		l.scrub(s, a.name, a.Key)
 		l.leave(s, a.name, dirty)
 	case a.Rev == 0: // not written, or refused
 		l.leave(s, a.name, how)
@@ -191,16 +192,22 @@ func (a *attempt) withdraw(gone, suspect bool) {
 		l.background(func(ctx context.Context) {
 			if err := l.erase(ctx, a.Key, fencing.Token(a.Rev)); err != nil {
 				how = dirty
-				l.scrub(s, a.Key)
+				l.scrub(s, a.name, a.Key)
 			}
 			l.leave(s, a.name, how)
 		})
 	}
 }
 
+// eraseLimit bounds a deletion in the background, during which the lease may
+// still be renewed: what it deletes must not live much longer for it.
+func (l *Locker) eraseLimit() time.Duration { return min(l.ttl/3, call.Limit) }
+
 // erase deletes a key if its create revision is still rev. A nil error means
 // that the key of that revision is gone.
 func (l *Locker) erase(ctx context.Context, key string, rev fencing.Token) error {
+	ctx, cancel := context.WithTimeout(ctx, l.eraseLimit())
+	defer cancel()
 	resp, err := l.view.Commit(ctx, []clientv3.Cmp{ownerCmp(key, rev)}, []clientv3.Op{clientv3.OpDelete(key)}, nil)
 	if resp != nil {
 		return nil
@@ -208,12 +215,13 @@ func (l *Locker) erase(ctx context.Context, key string, rev fencing.Token) error
 	return err
 }
 
-// scrub deletes a key that may be there, or still come, on a lease that lives
-// on for its other locks, until that lease ends. A lease without others is
+// scrub deletes name's key that may be there, or still come, on a lease that
+// lives on for its other locks, until that lease ends. A lease without others is
 // revoked, which does the same.
-func (l *Locker) scrub(s *session, key string) {
+func (l *Locker) scrub(s *session, name, key string) {
 	l.mu.Lock()
-	others := len(s.names) > 1
+	// The name itself may have left.
+	others := len(s.names) > 1 || len(s.names) == 1 && s.names[name] == nil
 	s.tainted = true // no new hold of the same name on this lease
 	l.mu.Unlock()
 	if !others {
@@ -222,7 +230,9 @@ func (l *Locker) scrub(s *session, key string) {
 	l.background(func(ctx context.Context) {
 		ours := clientv3.Compare(clientv3.LeaseValue(key), "=", s.lease.ID())
 		for wait := time.Second; ; wait = min(2*wait, l.ttl) { // a late copy comes soon or never
-			_, _ = l.view.Commit(ctx, []clientv3.Cmp{ours}, []clientv3.Op{clientv3.OpDelete(key)}, nil)
+			try, cancel := context.WithTimeout(ctx, l.eraseLimit())
+			_, _ = l.view.Commit(try, []clientv3.Cmp{ours}, []clientv3.Op{clientv3.OpDelete(key)}, nil)
+			cancel()
 			t := time.NewTimer(call.Jitter(wait))
 			select {
 			case <-t.C:

@@ -1,6 +1,7 @@
 package etcdlock_test
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -12,13 +13,13 @@ import (
 )
 
 // TestF01Contention: 100 goroutines of each of three Lockers count with a read, a pause and a write, which loses counts
-// unless one at a time is inside.
+// unless one at a time is inside. Meanwhile nobody else gets the lock by trying, of the same Locker least of all.
 func TestF01Contention(t *testing.T) {
 	const lockers, goroutines = 3, 100
 	srv := startClean(t, soon)
 	ctx := testContext(t)
 
-	var inside, count atomic.Int32
+	var inside, count, tried atomic.Int32
 	var mu sync.Mutex
 	var tokens []fencing.Token
 	work := func(l *etcdlock.Locker) {
@@ -34,6 +35,12 @@ func TestF01Contention(t *testing.T) {
 		tokens = append(tokens, k.Token())
 		mu.Unlock()
 		before := count.Load()
+		if before%10 == 0 {
+			tried.Add(1)
+			if k, err := l.TryLock(ctx, "count"); k != nil || !errors.Is(err, etcdlock.ErrLocked) {
+				t.Errorf("TryLock beside the holder: %v, %v", k, err)
+			}
+		}
 		pass(100 * time.Microsecond)
 		count.Store(before + 1)
 		inside.Add(-1)
@@ -52,6 +59,9 @@ func TestF01Contention(t *testing.T) {
 
 	if got := count.Load(); got != lockers*goroutines {
 		t.Errorf("counted to %d, want %d", got, lockers*goroutines)
+	}
+	if tried.Load() == 0 {
+		t.Error("nobody tried")
 	}
 	if len(tokens) != lockers*goroutines {
 		t.Errorf("%d grants, want %d", len(tokens), lockers*goroutines)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -89,8 +91,103 @@ func TestF12DoHoldsUntilReturn(t *testing.T) {
 	}
 }
 
-// TestDoReleasesAfterPanic: and the panic goes through; likewise runtime.Goexit.
-func TestDoReleasesAfterPanic(t *testing.T) {
+// TestF12DoStepsDown: two candidates whose functions go on for longer than the TTL after they were told to stop. The
+// second begins when the first has returned, and not before.
+func TestF12DoStepsDown(t *testing.T) {
+	t.Parallel()
+	const ttl = 2 * time.Second
+	srv := startClean(t, soon)
+	candidates := []*etcdlock.Locker{clientLocker(t, srv, etcdlock.WithTTL(ttl)), clientLocker(t, srv, etcdlock.WithTTL(ttl))}
+	var inside atomic.Int32
+	begun := make(chan fencing.Token, 2)
+	run := func(ctx context.Context, l *etcdlock.Locker) <-chan error {
+		done := make(chan error, 1)
+		go func() {
+			done <- l.Do(ctx, "leader", func(fctx context.Context, k *etcdlock.Lock) error {
+				if n := inside.Add(1); n != 1 {
+					t.Errorf("%d are inside", n)
+				}
+				defer inside.Add(-1)
+				begun <- k.Token()
+				receive(t, "end of the function's context", fctx.Done())
+				pass(ttl + 500*time.Millisecond)
+				live(t, k)
+				if err := k.Check(context.WithoutCancel(fctx)); err != nil {
+					t.Errorf("Check at the end: %v", err)
+				}
+				return nil
+			})
+		}()
+		return done
+	}
+	first, stopFirst := context.WithCancel(testContext(t))
+	second, stopSecond := context.WithCancel(testContext(t))
+	defer stopSecond()
+	firstDone := run(first, candidates[0])
+	token := receive(t, "begin of the first", begun)
+	secondDone := run(second, candidates[1])
+	awaitKeys(t, srv, "/revfence/leader/", 2)
+	stopFirst()
+	if err := receive(t, "end of the first", firstDone); err != nil {
+		t.Errorf("first Do: %v", err)
+	}
+	if next := receive(t, "begin of the second", begun); next <= token {
+		t.Errorf("token %d after %d", next, token)
+	}
+	stopSecond()
+	if err := receive(t, "end of the second", secondDone); err != nil {
+		t.Errorf("second Do: %v", err)
+	}
+}
+
+// TestF12LossToldOnce: and never to a candidate that was none.
+func TestF12LossToldOnce(t *testing.T) {
+	t.Parallel()
+	srv := startClean(t, soon)
+	var seen, waiting events
+	l, other := clientLocker(t, srv, etcdlock.WithObserver(&seen)), clientLocker(t, srv, etcdlock.WithObserver(&waiting))
+	ctx, stop := context.WithCancel(testContext(t))
+	var k *etcdlock.Lock
+	err := l.Do(ctx, "leader", func(fctx context.Context, lock *etcdlock.Lock) error {
+		k = lock
+		ended := goLock(ctx, other, "leader")
+		awaitKeys(t, srv, "/revfence/leader/", 2)
+		stop()
+		wantIs(t, "Lock of a candidate that gave up", receive(t, "Lock", ended).err, context.Canceled)
+		if _, err := srv.Admin().Revoke(testContext(t), leaseOf(t, srv, k)); err != nil {
+			t.Error(err)
+		}
+		lost := lostTo(t, k)
+		remove(t, srv, k.Key())
+		if err := k.Check(testContext(t)); err != error(lost) {
+			t.Errorf("Check: %v, want %v", err, lost)
+		}
+		return nil
+	})
+	wantIs(t, "Do", err, context.Cause(k.Context()))
+	wantLost(t, k, etcdlock.ReasonKeyGone, etcdlock.ReasonLeaseGone)
+	if err := l.Close(testContext(t)); err != nil { // waits for the observer
+		t.Error(err)
+	}
+	for what, c := range map[string]struct {
+		seen *events
+		want []etcdlock.EventKind
+	}{
+		"leader":    {&seen, []etcdlock.EventKind{etcdlock.EventAcquired, etcdlock.EventLost}},
+		"candidate": {&waiting, []etcdlock.EventKind{etcdlock.EventFailed}},
+	} {
+		var kinds []etcdlock.EventKind
+		for _, e := range c.seen.all() {
+			kinds = append(kinds, e.Kind)
+		}
+		if !slices.Equal(kinds, c.want) {
+			t.Errorf("%s: events %v, want %v", what, kinds, c.want)
+		}
+	}
+}
+
+// TestF45DoReleasesAfterPanic: and the panic goes through; likewise runtime.Goexit.
+func TestF45DoReleasesAfterPanic(t *testing.T) {
 	t.Parallel()
 	srv := startClean(t, soon)
 	l := clientLocker(t, srv)
@@ -180,6 +277,7 @@ func TestF45MaxHold(t *testing.T) {
 	ctx := testContext(t)
 	err := l.Do(ctx, "x", func(fctx context.Context, k *etcdlock.Lock) error {
 		lost := lostTo(t, k)
+		from := time.Now()
 		if lost.Reason != etcdlock.ReasonMaxHold {
 			t.Errorf("lost: %v", lost)
 		}
@@ -191,6 +289,9 @@ func TestF45MaxHold(t *testing.T) {
 			t.Errorf("TryLock right after the loss: %v", err)
 		}
 		next := granted(t, goLock(ctx, other, "x")) // while the function still hangs
+		if took := time.Since(from); took > ttl+expiryLimit {
+			t.Errorf("free %v after the loss, with a TTL of %v", took, ttl)
+		}
 		if next.Token() <= k.Token() {
 			t.Errorf("token %d after %d", next.Token(), k.Token())
 		}

@@ -51,6 +51,10 @@ var (
 	ErrRevisionRegressed = view.ErrRegressed
 )
 
+// errNoContext is for a nil one. A panic in the middle of a call could leave a
+// lock that is renewed for ever.
+var errNoContext = errors.New("etcdlock: nil context")
+
 // A Reason says how a lock was lost.
 type Reason int
 

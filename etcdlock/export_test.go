@@ -1,6 +1,10 @@
 package etcdlock
 
-import "github.com/revfence/revfence/internal/clock"
+import (
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/revfence/revfence/internal/clock"
+)
 
 // WithClock makes a Locker read another clock than the machine's.
 func WithClock(c clock.Source) Option {
@@ -18,4 +22,16 @@ func (l *Locker) TurnsWaiting(name string) int {
 		return waiting.Len()
 	}
 	return 0
+}
+
+// IdleLeases returns the leases that are kept for reuse.
+func (l *Locker) IdleLeases() (ids []clientv3.LeaseID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range l.room {
+		if len(s.names) == 0 {
+			ids = append(ids, s.lease.ID())
+		}
+	}
+	return ids
 }

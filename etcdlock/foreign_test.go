@@ -3,6 +3,7 @@ package etcdlock_test
 import (
 	"errors"
 	"testing"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -49,6 +50,42 @@ func TestF29ForeignKey(t *testing.T) {
 			mustUnlock(t, mustLock(t, l, "x"))
 		})
 	}
+}
+
+// TestF29OverwrittenKey: a holder's key is written over without its lease, so that it stays when the holder goes. All that
+// wait already are told, and so is whoever comes later.
+func TestF29OverwrittenKey(t *testing.T) {
+	t.Parallel()
+	srv := startClean(t, soon)
+	holder, l := clientLocker(t, srv), clientLocker(t, srv)
+	ctx := testContext(t)
+	k := mustLock(t, holder, "x")
+	var waiters []<-chan result
+	for i := range 2 {
+		waiters = append(waiters, goLock(ctx, clientLocker(t, srv), "x"))
+		awaitKeys(t, srv, "/revfence/x/", 2+i)
+	}
+	put(t, srv, k.Key(), "operator")
+	wantLost(t, k, etcdlock.ReasonKeyGone)
+	if err := holder.Close(ctx); err != nil {
+		t.Errorf("Close: %v", err)
+	}
+	late := time.After(rereadLimit + time.Second)
+	for i, w := range waiters {
+		select {
+		case r := <-w:
+			wantIs(t, "waiter", r.err, etcdlock.ErrForeignKey)
+			wantText(t, "waiter", r.err, k.Key())
+		case <-late:
+			t.Fatalf("waiter %d goes on waiting in silence", i)
+		}
+	}
+	_, err := l.Lock(ctx, "x")
+	wantIs(t, "Lock", err, etcdlock.ErrForeignKey)
+	wantText(t, "Lock", err, k.Key())
+	awaitKeys(t, srv, "/revfence/x/", 1) // the one written over
+	remove(t, srv, k.Key())
+	mustUnlock(t, mustLock(t, l, "x"))
 }
 
 // TestForeignKeyBehind: a foreign key that comes after the waiter's place does not concern it.

@@ -10,9 +10,11 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
 
 	"github.com/revfence/revfence/etcdlock"
 	"github.com/revfence/revfence/internal/etcdtest"
+	"github.com/revfence/revfence/internal/faultkit"
 )
 
 // TestBadOptions: each is refused with a message that says what is allowed, and etcd is not asked.
@@ -150,6 +152,48 @@ func TestF40TTLRoundedUp(t *testing.T) {
 		}
 		mustUnlock(t, k)
 	}
+}
+
+// TestF40GrantedTTLCounts: etcd grants no less than one and a half of its election timeout. What it granted, not what was
+// asked for, decides for how long the lock is trusted, and how much of that is margin.
+func TestF40GrantedTTLCounts(t *testing.T) {
+	t.Parallel()
+	const asked, granted = 2 * time.Second, 5 * time.Second
+	const longest = granted - (asked/10+100*time.Millisecond)*granted/asked
+	srv := startClean(t, soon, etcdtest.WithEmbedConfig(func(c *embed.Config) { c.ElectionMs = 3000 }))
+	stalls := etcdtest.Stalls(t)
+	proxy := faultkit.NewProxy(t, srv.Endpoint())
+	l := newLocker(t, srv.Client(t, etcdtest.Via(proxy.Addr())), etcdlock.WithTTL(asked))
+	from := time.Now()
+	k := mustLock(t, l, "x")
+	proxy.BlackHole()
+	to := time.Now()
+	if ttl, err := srv.Admin().TimeToLive(testContext(t), leaseOf(t, srv, k)); err != nil || ttl.GrantedTTL != int64(granted/time.Second) {
+		t.Fatalf("granted %+v, %v; want %v", ttl, err, granted)
+	}
+	if d := k.Remaining(); d > longest || d < longest-time.Since(from) {
+		t.Errorf("%v remaining %v after it was asked for, want %v less that", d, time.Since(from), longest)
+	}
+	if err := k.Require(asked); err != nil {
+		t.Errorf("Require: %v", err)
+	}
+	var short *etcdlock.RequireError
+	if err := k.Require(granted); !errors.As(err, &short) || short.Longest != longest {
+		t.Errorf("Require: %#v; the longest is %v", err, longest)
+	}
+	if lost := lostTo(t, k); lost.Reason != etcdlock.ReasonDeadline {
+		t.Errorf("lost: %v", lost)
+	}
+	told := time.Now()
+	if early := longest - told.Sub(from); early > 0 {
+		t.Errorf("lost %v too early", early)
+	}
+	stalls.Judge(t, "loss", []etcdtest.Sample{{From: from, To: told, Value: told.Sub(to)}}, 1, longest+50*time.Millisecond)
+	if n := len(keys(t, srv, k.Key()).Kvs); n != 1 {
+		t.Errorf("%d keys when the holder was told", n)
+	}
+	proxy.Heal()
+	mustLostUnlock(t, k)
 }
 
 // TestF30AnyName: every sequence of bytes is a name, and no name has anything to do with another.

@@ -91,6 +91,8 @@ func (k *Lock) guardKey() {
 	case k.live.Err() != nil:
 	case err == nil:
 		k.lose(ReasonKeyGone, nil)
+	case call.TokenRefused(err): // and no other to be had
+		k.lose(ReasonUnauthenticated, err)
 	default:
 		k.lose(ReasonDenied, err)
 	}
@@ -161,7 +163,7 @@ func (k *Lock) Require(d time.Duration) error {
 	if d <= left {
 		return nil
 	}
-	return &RequireError{Name: k.name, Need: d, Remaining: left, Longest: k.session.lease.TTL() - k.locker.margin}
+	return &RequireError{Name: k.name, Need: d, Remaining: left, Longest: k.session.lease.Longest()}
 }
 
 // Check asks etcd whether the lock is still held. It asks with a write to the
@@ -175,11 +177,13 @@ func (k *Lock) Require(d time.Duration) error {
 // lock. Between its answer and the next statement the lock can be lost: it does
 // not replace a fence. A call takes 5 s at the most, whatever ctx allows.
 func (k *Lock) Check(ctx context.Context) error {
+	if ctx == nil {
+		return errNoContext
+	}
 	if err := k.err(); err != nil {
 		return err
 	}
-	touch := clientv3.OpPut(k.key, "", clientv3.WithIgnoreValue(), clientv3.WithIgnoreLease())
-	resp, err := k.locker.view.Commit(ctx, []clientv3.Cmp{k.IsOwner()}, []clientv3.Op{touch}, nil)
+	resp, err := k.locker.view.Commit(ctx, []clientv3.Cmp{k.IsOwner()}, []clientv3.Op{k.touch()}, nil)
 	if resp != nil && !resp.Succeeded {
 		k.lose(ReasonKeyGone, nil)
 	}
@@ -190,6 +194,11 @@ func (k *Lock) Check(ctx context.Context) error {
 		return fmt.Errorf("etcdlock: check of %q: %w", k.name, err)
 	}
 	return nil
+}
+
+// touch writes to the lock's key without changing anything but its mod revision.
+func (k *Lock) touch() clientv3.Op {
+	return clientv3.OpPut(k.key, "", clientv3.WithIgnoreValue(), clientv3.WithIgnoreLease())
 }
 
 // err returns nil while the lock is held, and else how it ended.
@@ -239,13 +248,13 @@ func (k *Lock) lose(reason Reason, err error) bool {
 	l.leave(k.session, k.name, how)
 	l.turns.pass(k.name)
 	hold := l.clock.Now().Since(k.since)
-	l.log.Warn("lock lost", zap.String("lock", k.name), zap.Int64("token", int64(k.token)),
-		zap.Stringer("reason", reason), zap.Duration("held", hold), zap.Error(err))
-	if l.observer != nil {
-		l.background(func(context.Context) {
-			l.observe(Event{Kind: EventLost, Name: k.name, Token: k.token, Reason: reason, Elapsed: hold, Err: k.lost})
-		})
-	}
+	// Others are still to be told, and renewed, on this goroutine: neither the
+	// logger nor the Observer may hold it up.
+	l.background(func(context.Context) {
+		l.log.Warn("lock lost", zap.String("lock", k.name), zap.Int64("token", int64(k.token)),
+			zap.Stringer("reason", reason), zap.Duration("held", hold), zap.Error(err))
+		l.observe(Event{Kind: EventLost, Name: k.name, Token: k.token, Reason: reason, Elapsed: hold, Err: k.lost})
+	})
 	l.drop(k)
 	return true
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
 	"sync"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/revfence/revfence/internal/keyspace"
 	"github.com/revfence/revfence/internal/lease"
 	"github.com/revfence/revfence/internal/view"
 )
@@ -26,6 +26,8 @@ type Locker struct {
 	keeper *lease.Keeper
 	view   *view.View
 	turns  turns
+
+	servers sync.Once // their versions were asked for
 
 	base context.Context // ends what runs in the background, when Close gives up
 	stop context.CancelFunc
@@ -87,9 +89,8 @@ func New(client *clientv3.Client, opts ...Option) (*Locker, error) {
 	return l, nil
 }
 
-// queue returns the prefix of all keys of a name. Escaping makes sure that no
-// name's queue lies within another's.
-func (l *Locker) queue(name string) string { return l.prefix + url.PathEscape(name) + "/" }
+// queue returns the prefix of all keys of a name.
+func (l *Locker) queue(name string) string { return keyspace.Queue(l.prefix, name) }
 
 func checkName(name string) error {
 	if name == "" {
@@ -154,6 +155,9 @@ func (l *Locker) background(f func(ctx context.Context)) {
 //
 // A second Close waits as the first does.
 func (l *Locker) Close(ctx context.Context) error {
+	if ctx == nil {
+		return errNoContext
+	}
 	for _, k := range l.refuse() {
 		k.cancel(ErrClosed)
 	}

@@ -7,11 +7,14 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/revfence/revfence/etcdlock"
+	"github.com/revfence/revfence/internal/etcdtest"
+	"github.com/revfence/revfence/internal/faultkit"
 )
 
 type observerFunc func(etcdlock.Event)
@@ -168,6 +171,131 @@ func TestCloseWaitsForObserver(t *testing.T) {
 			receive(t, "the call that it was told of", done)
 		})
 	}
+}
+
+// TestF41BlockedObserver: an Observer that does not return keeps its own call waiting and nothing else: neither renewals nor
+// the news of a loss.
+func TestF41BlockedObserver(t *testing.T) {
+	t.Parallel()
+	const ttl = 3 * time.Second
+	srv := startClean(t, ttl+soon)
+	stalls := etcdtest.Stalls(t)
+	proxy := faultkit.NewProxy(t, srv.Endpoint())
+	told := make(chan etcdlock.Event, 10)
+	let := map[etcdlock.EventKind]chan struct{}{etcdlock.EventAcquired: make(chan struct{}), etcdlock.EventLost: make(chan struct{})}
+	l := newLocker(t, srv.Client(t, etcdtest.Via(proxy.Addr())), etcdlock.WithTTL(ttl), etcdlock.WithSharedLeases(2),
+		etcdlock.WithObserver(observerFunc(func(e etcdlock.Event) {
+			told <- e
+			<-let[e.Kind]
+		})))
+	var asked []<-chan result
+	for i := range 4 { // on two leases
+		asked = append(asked, goLock(testContext(t), l, lockName(i)))
+		if e := receive(t, "event", told); e.Kind != etcdlock.EventAcquired {
+			t.Errorf("%+v", e)
+		}
+	}
+	pass(2 * ttl)
+	if n := len(keys(t, srv, "/revfence/").Kvs); n != len(asked) {
+		t.Errorf("%d keys of %d locks: the others were not renewed", n, len(asked))
+	}
+	close(let[etcdlock.EventAcquired])
+	var held []*etcdlock.Lock
+	for _, c := range asked {
+		held = append(held, granted(t, c))
+		live(t, held[len(held)-1])
+	}
+	defer close(let[etcdlock.EventLost])
+	proxy.BlackHole()
+	lostInTime(t, stalls, held, ttl)
+	proxy.Heal()
+	for range held {
+		if e := receive(t, "event", told); e.Kind != etcdlock.EventLost {
+			t.Errorf("%+v", e)
+		}
+	}
+}
+
+// lostInTime checks that locks under which etcd has just gone silent are told before the TTL of their last renewal is over.
+func lostInTime(t testing.TB, stalls *etcdtest.Ticker, held []*etcdlock.Lock, ttl time.Duration) {
+	t.Helper()
+	var samples []etcdtest.Sample
+	from := time.Now()
+	for _, k := range held {
+		if lost := lostTo(t, k); lost.Reason != etcdlock.ReasonDeadline {
+			t.Errorf("lost: %v", lost)
+		}
+		to := time.Now()
+		samples = append(samples, etcdtest.Sample{From: from, To: to, Value: to.Sub(from)})
+	}
+	stalls.Judge(t, "loss told", samples, 1, ttl-ttl/10-100*time.Millisecond+50*time.Millisecond)
+}
+
+// A stuck log takes nothing from when it is full until it is let.
+type stuck struct {
+	full  atomic.Bool
+	let   chan struct{}
+	lines atomic.Int64
+}
+
+func (s *stuck) Write(line []byte) (int, error) {
+	if s.full.Load() {
+		s.lines.Add(1)
+		<-s.let
+	}
+	return len(line), nil
+}
+
+func (s *stuck) logger() *zap.Logger {
+	return zap.New(zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), zapcore.AddSync(s), zap.DebugLevel))
+}
+
+// TestF41BlockedLogger: nor does a logger that does not return, as when nobody reads the process's output, while etcd goes
+// silent under locks on shared leases.
+func TestF41BlockedLogger(t *testing.T) {
+	t.Parallel()
+	const ttl = 3 * time.Second
+	srv := startClean(t, ttl+soon)
+	stalls := etcdtest.Stalls(t)
+	proxy := faultkit.NewProxy(t, srv.Endpoint())
+	log := &stuck{let: make(chan struct{})}
+	l := newLocker(t, srv.Client(t, etcdtest.Via(proxy.Addr())), etcdlock.WithTTL(ttl), etcdlock.WithSharedLeases(5),
+		etcdlock.WithLogger(log.logger()))
+	defer close(log.let)
+	held := lockAll(t, l, 10)
+	log.full.Store(true)
+	proxy.BlackHole()
+	lostInTime(t, stalls, held, ttl)
+	proxy.Heal()
+	eventually(t, "lines for all of them", func() bool { return log.lines.Load() >= int64(len(held)) })
+}
+
+// TestF41LossBesideOthers: while the loss of one lock is logged, observed and not taken note of, the others are renewed.
+func TestF41LossBesideOthers(t *testing.T) {
+	t.Parallel()
+	const ttl = 3 * time.Second
+	srv := startClean(t, soon)
+	var streams faultkit.Streams
+	log := &stuck{let: make(chan struct{})}
+	l := newLocker(t, srv.Client(t, etcdtest.Stream(streams.Stream)), etcdlock.WithTTL(ttl), etcdlock.WithLogger(log.logger()),
+		etcdlock.WithObserver(observerFunc(func(e etcdlock.Event) {
+			if e.Kind == etcdlock.EventLost {
+				<-log.let
+			}
+		})))
+	defer close(log.let)
+	k, other := mustLock(t, l, "x"), mustLock(t, l, "other")
+	log.full.Store(true)
+	streams.Break(renewal, 1, rpctypes.ErrGRPCNoLeader) // of which there is a line as well
+	streams.Change(renewal, 1, notFound)
+	select {
+	case <-k.Context().Done():
+	case <-other.Context().Done():
+		k, other = other, k // whoever's renewal came first
+	}
+	wantLost(t, k, etcdlock.ReasonLeaseGone)
+	kept(t, other, 2*ttl, "another's loss was not taken note of")
+	mustUnlock(t, other)
 }
 
 func TestEventKindString(t *testing.T) {

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/revfence/revfence/fencing"
 	"github.com/revfence/revfence/internal/clock"
+	"github.com/revfence/revfence/internal/keyspace"
 )
 
 const (
@@ -97,12 +99,16 @@ func WithTTL(d time.Duration) Option {
 // The key is prefix, escaped name, "/" and lease id: to share a lock with
 // etcdctl or a concurrency.Mutex at "/a/b/nightly", use the prefix "/a/b/" and
 // the name "nightly". Nothing is put between prefix and name, so end it in "/". At
-// most 1024 bytes. A prefix must not lie below a lock of another prefix; such keys
-// are reported as ErrForeignKey.
+// most 1024 bytes, without "%done/", below which Once keeps its marks. A prefix
+// must not lie below a lock of another prefix; such keys are reported as
+// ErrForeignKey.
 func WithPrefix(prefix string) Option {
 	return optionFunc(func(c *config) error {
 		if len(prefix) > maxPrefixLen {
 			return fmt.Errorf("etcdlock: prefix of %d bytes: at most %d are allowed", len(prefix), maxPrefixLen)
+		}
+		if strings.Contains(prefix, keyspace.Marks) {
+			return fmt.Errorf("etcdlock: prefix %q: must not contain %q, where the marks of Once are", prefix, keyspace.Marks)
 		}
 		c.prefix = prefix
 		return nil
@@ -125,7 +131,8 @@ func WithLogger(l *zap.Logger) Option {
 // up. It must cover what the server's clock may run faster than this machine's
 // over one TTL, and the time that work needs to stop after its context was
 // cancelled. The default, TTL/10 + 100 ms, covers a clock slewed by 8.3 %, the
-// most that chrony does. It must be above 0 and at most half of the TTL.
+// most that chrony does. It must be above 0 and at most half of the TTL. Where
+// etcd grants a longer TTL than was asked for, the margin grows with it.
 func WithSafetyMargin(d time.Duration) Option {
 	return optionFunc(func(c *config) error {
 		if d <= 0 {
@@ -177,12 +184,20 @@ func WithSharedLeases(n int) Option {
 	})
 }
 
-// A LockOption configures one Lock, TryLock or Do.
-type LockOption interface{ apply(*lockConfig) error }
+// A LockOption configures one Lock, TryLock, Do or Once.
+type LockOption interface {
+	OnceOption
+	apply(*lockConfig) error
+}
 
 type lockOptionFunc func(*lockConfig) error
 
 func (f lockOptionFunc) apply(c *lockConfig) error { return f(c) }
+
+func (f lockOptionFunc) applyOnce(c *onceConfig) error {
+	c.lock = append(c.lock, f)
+	return nil
+}
 
 type lockConfig struct {
 	fences       []fencing.Fence

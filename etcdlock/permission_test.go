@@ -107,44 +107,6 @@ func TestNoPermission(t *testing.T) {
 	wantIs(t, "Lock without a user", err, rpctypes.ErrUserEmpty)
 }
 
-// TestF39AuthTokenExpires: with a user and a password the client fetches another, and nobody notices.
-func TestF39AuthTokenExpires(t *testing.T) {
-	t.Parallel()
-	srv, _ := secured(t, soon, etcdtest.WithEmbedConfig(func(c *embed.Config) { c.AuthTokenTTL = 1 }))
-	l := newLocker(t, srv.Client(t, etcdtest.AsUser("svc", "password")), etcdlock.WithTTL(3*time.Second))
-	k := mustLock(t, l, "x")
-	pass(4 * time.Second)
-	live(t, k)
-	if err := k.Check(testContext(t)); err != nil {
-		t.Errorf("Check: %v", err)
-	}
-	mustUnlock(t, k)
-	pass(3 * time.Second) // with a token that expires and a session that waits for use
-	mustUnlock(t, mustLock(t, l, "x"))
-}
-
-// TestStaticTokenInvalid: a client that was given a token and no password cannot fetch another, so its lock is lost with
-// the next renewal.
-func TestStaticTokenInvalid(t *testing.T) {
-	t.Parallel()
-	const ttl = 6 * time.Second
-	srv, root := secured(t, ttl+soon)
-	ctx := testContext(t)
-	auth, err := root.Authenticate(ctx, "svc", "password")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := newLocker(t, srv.Client(t, func(c *clientv3.Config) { c.Token = auth.Token }), etcdlock.WithTTL(ttl))
-	k := mustLock(t, l, "x")
-	if _, err := root.UserChangePassword(ctx, "svc", "another"); err != nil {
-		t.Fatal(err)
-	}
-	if lost := lostTo(t, k); lost.Reason != etcdlock.ReasonUnauthenticated {
-		t.Errorf("lost: %+v", lost)
-	}
-	mustLostUnlock(t, k)
-}
-
 // endTokens ends the auth tokens that svc has so far: a new password, here the same, does that.
 func endTokens(t testing.TB, root *clientv3.Client) {
 	t.Helper()

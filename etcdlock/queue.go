@@ -27,6 +27,9 @@ type Contender struct {
 // linearizable read, of 5 s at the most, and what it says may have changed on
 // return.
 func (l *Locker) Queue(ctx context.Context, name string) ([]Contender, error) {
+	if ctx == nil {
+		return nil, errNoContext
+	}
 	if err := checkName(name); err != nil {
 		return nil, err
 	}

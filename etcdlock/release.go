@@ -34,6 +34,9 @@ const releaseGrace = time.Second
 // A release under way goes on for up to a second after ctx has ended, and Unlock
 // returns by then. Without an end of ctx it gives up after the TTL.
 func (k *Lock) Unlock(ctx context.Context) error {
+	if ctx == nil { // an error would most often go unseen, and the lock stay
+		ctx = context.Background()
+	}
 	k.settle()
 	k.mu.Lock()
 	switch k.state {
@@ -57,7 +60,7 @@ func (k *Lock) Unlock(ctx context.Context) error {
 	l := k.locker
 	how, err := k.release(ctx)
 	if how == dirty {
-		l.scrub(k.session, k.key)
+		l.scrub(k.session, k.name, k.key)
 	}
 	l.leave(k.session, k.name, how)
 	l.turns.pass(k.name)
@@ -117,7 +120,7 @@ func (k *Lock) release(ctx context.Context) (parting, error) {
 			last = err
 		}
 		l.stopRenewing(k.session)
-		if !call.Transient(err) || !pause.Wait(ctx) {
+		if !l.view.Transient(err) || !pause.Wait(ctx) {
 			if ctx.Err() != nil {
 				err = context.Cause(ctx)
 				if last != nil {
@@ -186,7 +189,7 @@ func (l *Locker) expire(k *Lock) {
 		select {
 		case <-t.C:
 			if l.erase(ctx, k.key, k.token) != nil {
-				l.scrub(k.session, k.key)
+				l.scrub(k.session, k.name, k.key)
 			}
 		case <-k.session.lease.Done():
 		case <-ctx.Done():

@@ -18,22 +18,34 @@ import (
 // error while the caller's context lives: the lock must not take the answer
 // to the second for the whole story.
 
-// TestF09ReleaseSentTwice: the first deletes the key, the second finds none. That
+var errRepeated = []error{
+	status.Error(codes.DeadlineExceeded, "context error of the server"), status.Error(codes.Canceled, "context error of the server"),
+}
+
+// repeats calls f for every error that makes clientv3 send again, once and several times.
+func repeats(f func(times int, err error)) {
+	for _, err := range errRepeated {
+		for _, times := range []int{1, 3} {
+			f(times, err)
+		}
+	}
+}
+
+// TestF09ReleaseSentTwice: the first deletes the key, the others find none. That
 // is a release, not a loss.
 func TestF09ReleaseSentTwice(t *testing.T) {
 	t.Parallel()
-	for _, code := range []codes.Code{codes.DeadlineExceeded, codes.Canceled} {
-		srv := startClean(t, soon)
-		var calls faultkit.Calls
-		l := newLocker(t, srv.Client(t, etcdtest.Unary(calls.Unary)))
+	srv := startClean(t, soon)
+	l, calls := faulty(t, srv)
+	repeats(func(times int, err error) {
 		k := mustLock(t, l, "x")
-		fault := calls.Lost(deletes, 1, status.Error(code, "context error of the server"))
+		fault := calls.Lost(deletes, times, err)
 		mustUnlock(t, k)
-		if fault.Hits() != 1 {
-			t.Errorf("%v: fault applied %d times", code, fault.Hits())
+		if fault.Hits() != times {
+			t.Errorf("%v: fault applied %d times", err, fault.Hits())
 		}
 		awaitKeys(t, srv, "/revfence/", 0)
-	}
+	})
 }
 
 // TestF09CreateSentTwice: the first is still under way when the second has made the
@@ -50,12 +62,11 @@ func TestF09CreateSentTwice(t *testing.T) {
 	mustUnlock(t, mustLock(t, clientLocker(t, srv), "x"))
 }
 
-// TestF09CreateCommittedTwice: the first has made the key, the second finds it.
+// TestF09CreateCommittedTwice: the first has made the key, the others find it.
 func TestF09CreateCommittedTwice(t *testing.T) {
 	t.Parallel()
 	srv := startClean(t, soon)
-	var calls faultkit.Calls
-	l := newLocker(t, srv.Client(t, etcdtest.Unary(calls.Unary)))
+	l, calls := faulty(t, srv)
 	for _, lock := range []func() *etcdlock.Lock{
 		func() *etcdlock.Lock { return mustLock(t, l, "x") },
 		func() *etcdlock.Lock {
@@ -66,14 +77,74 @@ func TestF09CreateCommittedTwice(t *testing.T) {
 			return k
 		},
 	} {
-		calls.Lost(creates, 1, status.Error(codes.DeadlineExceeded, "context error of the server"))
-		k := lock()
-		if kv := keys(t, srv, k.Key()).Kvs[0]; kv.CreateRevision != int64(k.Token()) {
-			t.Errorf("token %d of a key created at %d", k.Token(), kv.CreateRevision)
-		}
-		mustUnlock(t, k)
-		eventually(t, "its lease is not used again", func() bool { return leaseCount(t, srv) == 0 })
+		repeats(func(times int, err error) {
+			fault := calls.Lost(creates, times, err, func() { // the revision runs on
+				put(t, srv, "unrelated", "")
+				remove(t, srv, "unrelated")
+			})
+			k := lock()
+			if fault.Hits() != times {
+				t.Errorf("%v: fault applied %d times", err, fault.Hits())
+			}
+			if kv := keys(t, srv, k.Key()).Kvs[0]; kv.CreateRevision != int64(k.Token()) {
+				t.Errorf("token %d of a key created at %d", k.Token(), kv.CreateRevision)
+			}
+			mustUnlock(t, k)
+			eventually(t, "its lease is not used again", func() bool { return leaseCount(t, srv) == 0 })
+		})
 	}
+}
+
+// TestF09CheckSentTwice: all copies say the same, unless the lock was lost in between.
+func TestF09CheckSentTwice(t *testing.T) {
+	t.Parallel()
+	srv := startClean(t, soon)
+	l, calls := faulty(t, srv)
+	repeats(func(times int, err error) {
+		k := mustLock(t, l, "x")
+		fault := calls.Lost(faultkit.Method("KV/Txn"), times, err)
+		if err := k.Check(testContext(t)); err != nil {
+			t.Errorf("Check: %v", err)
+		}
+		if fault.Hits() != times {
+			t.Errorf("%v: fault applied %d times", err, fault.Hits())
+		}
+		live(t, k)
+		calls.Lost(faultkit.Method("KV/Txn"), times, err, func() { remove(t, srv, k.Key()) })
+		wantIs(t, "Check", k.Check(testContext(t)), etcdlock.ErrLost)
+		mustLostUnlock(t, k)
+	})
+}
+
+// TestF09TxnSentTwiceWhileHeld: the first writes, and the others find what it has written. Their answer is not the
+// transaction's.
+func TestF09TxnSentTwiceWhileHeld(t *testing.T) {
+	t.Parallel()
+	srv := startClean(t, soon)
+	l, calls := faulty(t, srv)
+	k := mustLock(t, l, "x")
+	write := func() (*clientv3.TxnResponse, error) {
+		return k.Txn(testContext(t)).
+			If(clientv3.Compare(clientv3.CreateRevision("data"), "=", 0)).
+			Then(clientv3.OpPut("data", "written")).Commit()
+	}
+	repeats(func(times int, err error) {
+		fault := calls.Lost(faultkit.Method("KV/Txn"), times, err)
+		resp, got := write()
+		wantIs(t, "Commit", got, etcdlock.ErrUnknown)
+		if resp != nil || errors.Is(got, etcdlock.ErrLost) {
+			t.Errorf("Commit: %v, %v", resp, got)
+		}
+		if fault.Hits() != times || value(t, srv, "data") != "written" {
+			t.Errorf("%v: fault applied %d times, data is %q", err, fault.Hits(), value(t, srv, "data"))
+		}
+		live(t, k)
+		if resp, err := write(); err != nil || resp.Succeeded { // sent once
+			t.Errorf("Commit that was sent once: %v, %v", resp, err)
+		}
+		remove(t, srv, "data")
+	})
+	mustUnlock(t, k)
 }
 
 // TestF09TxnSentTwice: the first was applied, then the lock was lost, and that is all the second finds. Neither "written" nor

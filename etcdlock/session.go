@@ -226,7 +226,7 @@ func (l *Locker) revoke(ctx context.Context, id clientv3.LeaseID) {
 		if err == nil {
 			return
 		}
-		if !call.Transient(err) || !pause.Wait(again) {
+		if !l.view.Transient(err) || !pause.Wait(again) {
 			l.log.Info("lease not revoked, left to expire", zap.Int64("lease", int64(id)), zap.Error(err))
 			return
 		}

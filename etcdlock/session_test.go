@@ -3,6 +3,7 @@ package etcdlock_test
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -40,8 +41,8 @@ func TestSessionReused(t *testing.T) {
 	}
 }
 
-// TestOwnLeasePerHold: one lock's trouble is not another's; and of many sessions only some are kept for reuse.
-func TestOwnLeasePerHold(t *testing.T) {
+// TestF46OwnLeases: one lock's trouble is not another's; and of many sessions only some are kept for reuse.
+func TestF46OwnLeases(t *testing.T) {
 	const locks, kept = 40, 16
 	srv := startClean(t, soon)
 	l := clientLocker(t, srv)
@@ -117,8 +118,8 @@ func TestBusyLeaseRetired(t *testing.T) {
 	}
 }
 
-// TestSharedLeases: names share a lease and its fate; a name that is taken is no hindrance to others.
-func TestSharedLeases(t *testing.T) {
+// TestF46SharedLeases: names share a lease and its fate; a name that is taken is no hindrance to others.
+func TestF46SharedLeases(t *testing.T) {
 	t.Parallel()
 	const locks, share = 10, 4
 	srv := startClean(t, soon)
@@ -168,6 +169,7 @@ func TestF01SharedLeaseSameName(t *testing.T) {
 	neighbour := mustLock(t, l, "neighbour")
 	var wg sync.WaitGroup
 	var last int64
+	var inside atomic.Int32
 	var mu sync.Mutex
 	for range 20 {
 		wg.Go(func() {
@@ -176,12 +178,17 @@ func TestF01SharedLeaseSameName(t *testing.T) {
 				t.Error(err)
 				return
 			}
+			if n := inside.Add(1); n != 1 {
+				t.Errorf("%d are inside", n)
+			}
 			mu.Lock()
 			if int64(k.Token()) <= last {
 				t.Errorf("token %d after %d", k.Token(), last)
 			}
 			last = int64(k.Token())
 			mu.Unlock()
+			pass(100 * time.Microsecond)
+			inside.Add(-1)
 			mustUnlock(t, k)
 		})
 	}

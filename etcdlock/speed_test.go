@@ -35,6 +35,7 @@ func TestThousandWaiters(t *testing.T) {
 	l := newLocker(t, srv.Client(t, etcdtest.Counted(&calls), etcdtest.Stream(watches.stream)))
 	const name = "crowded"
 	mustUnlock(t, mustLock(t, l, "warm"))
+	versionsAsked(t, &calls)
 	k := mustLock(t, holder, name)
 	// The holder's watch on its own key comes late; it should not be mistaken for the waiters'.
 	before := srv.WatcherCount(t)
@@ -87,6 +88,7 @@ func TestBusyTryLockReadsOnce(t *testing.T) {
 	l := newLocker(t, srv.Client(t, etcdtest.Counted(&calls)))
 	other := clientLocker(t, srv)
 	theirs, ours := mustLock(t, other, "theirs"), mustLock(t, l, "ours")
+	versionsAsked(t, &calls)
 	// No watch of theirs or ours may start to read in between.
 	eventually(t, "watches on the held keys", func() bool { return calls.Snapshot().Opened[etcdtest.Watch] > 0 })
 	for _, name := range []string{"theirs", "ours"} {
@@ -115,6 +117,7 @@ func TestUncontendedCycleCommitsTwice(t *testing.T) {
 	var calls etcdtest.Counter
 	l := newLocker(t, srv.Client(t, etcdtest.Counted(&calls)))
 	mustUnlock(t, mustLock(t, l, "cycle"))
+	versionsAsked(t, &calls)
 	rev, before := srv.Revision(t), calls.Snapshot()
 	for range cycles {
 		mustUnlock(t, mustLock(t, l, "cycle"))
@@ -136,6 +139,7 @@ func TestHandOffCost(t *testing.T) {
 	for i := range l {
 		l[i] = newLocker(t, srv.Client(t, etcdtest.Counted(&counter)))
 		mustUnlock(t, mustLock(t, l[i], fmt.Sprint("warm", i)))
+		eventually(t, "the server's version asked for", func() bool { return asked(&counter) == i+1 })
 	}
 	k := mustLock(t, l[0], "handed")
 	quick := 0

@@ -1,6 +1,7 @@
 package etcdlock
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -8,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/revfence/revfence/internal/call"
 	"github.com/revfence/revfence/internal/clock"
 )
 
@@ -37,8 +39,10 @@ func (t *trouble) note(err error) {
 		t.told = now
 	}
 	t.mu.Unlock()
-	if tell {
-		t.locker.log.Warn(t.what, zap.String("lock", t.name), zap.Duration("for", now.Since(t.asked)), zap.Error(err))
+	if tell { // but not on the goroutine that watches or waits
+		t.locker.background(func(context.Context) {
+			t.locker.log.Warn(t.what, zap.String("lock", t.name), zap.Duration("for", now.Since(t.asked)), zap.Error(err))
+		})
 	}
 }
 
@@ -47,6 +51,18 @@ func (t *trouble) at(step string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.step, t.err = step, nil
+}
+
+// last notes what ended the acquisition, if it says more than that its context
+// did.
+func (t *trouble) last(err error) {
+	var tries *call.TriesError
+	if !errors.As(err, &tries) {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.err = tries.Last
 }
 
 // sum says what the acquisition was waiting for, and the last error if any.

@@ -21,8 +21,9 @@ func (k *Lock) IsOwner() clientv3.Cmp { return ownerCmp(k.key, k.token) }
 // as the client's: If, Then and Else are yours, and none of them runs once the
 // lock is lost. Commit then returns a *LostError. Of a Commit that fails
 // otherwise, or with an error that matches ErrUnknown as well, the outcome is
-// unknown, as with the client's own. Commit takes 5 s at the most, whatever ctx
-// allows.
+// unknown: ErrUnknown says that etcd's client has sent the transaction more than
+// once, and that the answer is to the last copy. Commit takes 5 s at the most,
+// whatever ctx allows.
 //
 // The check and the write are one step of etcd, so for data in the same etcd
 // cluster this is the fence.
@@ -81,6 +82,9 @@ func (t *txn) Commit() (*clientv3.TxnResponse, error) {
 	if t.misuse != nil {
 		return nil, t.misuse
 	}
+	if t.ctx == nil {
+		return nil, errNoContext
+	}
 	if err := k.err(); err != nil {
 		return nil, err
 	}
@@ -95,6 +99,9 @@ func (t *txn) Commit() (*clientv3.TxnResponse, error) {
 			return nil, fmt.Errorf("etcdlock: transaction of %q: %w: %w", k.name, ErrUnknown, k.err())
 		}
 		return nil, k.err()
+	}
+	if repeated { // the first copy may have been applied, and changed what this one found
+		return nil, fmt.Errorf("etcdlock: transaction of %q was sent more than once: %w", k.name, ErrUnknown)
 	}
 	out := (*clientv3.TxnResponse)(resp.Responses[0].GetResponseTxn())
 	out.Header = resp.Header

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/revfence/revfence/etcdlock"
+	"github.com/revfence/revfence/fencing"
 	"github.com/revfence/revfence/internal/etcdtest"
 	"github.com/revfence/revfence/internal/faultkit"
 )
@@ -63,6 +64,55 @@ func TestF06UnlockOfAnOlderHold(t *testing.T) {
 		t.Errorf("Check: %v", err)
 	}
 	mustUnlock(t, k)
+}
+
+// TestF06UnlockRepeated: every deletion is committed, and every answer to it lost, until Unlock gives up. Whoever gets
+// the lock next keeps it, whatever becomes of the old one's Unlock after that.
+func TestF06UnlockRepeated(t *testing.T) {
+	t.Parallel()
+	srv := startClean(t, soon)
+	l, faults := faulty(t, srv)
+	other := clientLocker(t, srv)
+	var last fencing.Token
+	for what, next := range map[string]*etcdlock.Locker{"the same Locker": l, "another Locker": other} {
+		old := mustLock(t, l, "x")
+		fault := faults.Lost(deletes, 1000, errLostReply)
+		revokes := faults.Fail(faultkit.Method("LeaseRevoke"), 1000, errLostReply) // which would delete the key as well
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		unknown := old.Unlock(ctx)
+		cancel()
+		if fault.Hits() < 2 {
+			t.Errorf("%d answers lost", fault.Hits())
+		}
+		wantIs(t, "Unlock", unknown, etcdlock.ErrUnknown)
+		if errors.Is(unknown, etcdlock.ErrLost) {
+			t.Errorf("Unlock of a lock that was not lost: %v", unknown)
+		}
+
+		k := mustLock(t, next, "x")
+		if k.Key() == old.Key() || k.Token() <= old.Token() || k.Token() <= last {
+			t.Errorf("key %s, token %d after %s, %d and %d", k.Key(), k.Token(), old.Key(), old.Token(), last)
+		}
+		last = k.Token()
+		fault.Disarm()
+		var wg sync.WaitGroup
+		for range 10 {
+			wg.Go(func() {
+				if err := old.Unlock(testContext(t)); err != unknown {
+					t.Errorf("Unlock again: %v, want the same as before, %v", err, unknown)
+				}
+			})
+		}
+		wg.Wait()
+		if err := k.Check(testContext(t)); err != nil {
+			t.Errorf("%s: Check: %v", what, err)
+		}
+		if kv := keys(t, srv, k.Key()).Kvs; len(kv) != 1 || kv[0].CreateRevision != int64(k.Token()) {
+			t.Errorf("%s: keys %v, token %d", what, kv, k.Token())
+		}
+		revokes.Disarm()
+		mustUnlock(t, k)
+	}
 }
 
 // TestF20UnlockAfterCancel: a service that shuts down has usually cancelled everything by the time it unlocks.
@@ -160,9 +210,9 @@ func TestUnlockWithoutEnd(t *testing.T) {
 	stalls.Judge(t, "Unlock without an end", []etcdtest.Sample{{From: from, To: to, Value: to.Sub(from)}}, 1, ttl+500*time.Millisecond)
 }
 
-// TestUnlockLeavesAnothersKey: the key was deleted and made again by somebody else, before its watch stood. The name of
+// TestF06UnlockLeavesAnothersKey: the key was deleted and made again by somebody else, before its watch stood. The name of
 // a key says nothing about whose it is.
-func TestUnlockLeavesAnothersKey(t *testing.T) {
+func TestF06UnlockLeavesAnothersKey(t *testing.T) {
 	t.Parallel()
 	srv := startClean(t, soon)
 	l := clientLocker(t, srv)

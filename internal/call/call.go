@@ -32,14 +32,21 @@ func Explain(ctx, limited context.Context, err error) error {
 // but time stands between it and success. Errors that are not etcd's, such as
 // ErrForeignKey, are not.
 func Transient(err error) bool {
-	switch rpctypes.Error(err) {
-	case rpctypes.ErrTooManyRequests:
+	if rpctypes.Error(err) == rpctypes.ErrTooManyRequests || TokenRefused(err) {
 		return true
-	case rpctypes.ErrInvalidAuthToken, rpctypes.ErrAuthOldRevision:
-		return true // clientv3 fetches a new token; with a static one the lease says so
 	}
 	switch code(err) {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Unknown, codes.Aborted, codes.Internal:
+		return true
+	}
+	return false
+}
+
+// TokenRefused reports whether etcd refused the caller's auth token. It comes to
+// nothing where clientv3 can fetch another, and is final where it cannot.
+func TokenRefused(err error) bool {
+	switch rpctypes.Error(err) {
+	case rpctypes.ErrInvalidAuthToken, rpctypes.ErrAuthOldRevision:
 		return true
 	}
 	return false

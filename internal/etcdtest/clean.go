@@ -30,9 +30,15 @@ func (s *Server) CheckClean(tb testing.TB, within time.Duration) {
 // what remained. An empty prefix means every key. Leases carry no prefix, so those of the whole server count.
 func (s *Server) AssertClean(tb testing.TB, prefix string, within time.Duration) {
 	tb.Helper()
+	AssertClean(tb, s.admin, prefix, within)
+}
+
+// AssertClean is Server.AssertClean for a cluster that is reached through c alone.
+func AssertClean(tb testing.TB, c *clientv3.Client, prefix string, within time.Duration) {
+	tb.Helper()
 	deadline := time.Now().Add(within)
 	for {
-		left, err := leftovers(s.admin, prefix)
+		left, err := leftovers(c, prefix)
 		if err != nil {
 			tb.Errorf("etcdtest: cannot check for leftovers: %v", err)
 			return

@@ -45,10 +45,11 @@ func Counted(c *Counter) ClientOption {
 // Client returns a new client of the server, closed at the end of the test.
 func (s *Server) Client(tb testing.TB, opts ...ClientOption) *clientv3.Client {
 	tb.Helper()
-	return newClient(tb, []string{s.client}, opts)
+	return NewClient(tb, []string{s.client}, opts...)
 }
 
-func newClient(tb testing.TB, endpoints []string, opts []ClientOption) *clientv3.Client {
+// NewClient returns a new client with the given endpoints, closed at the end of the test.
+func NewClient(tb testing.TB, endpoints []string, opts ...ClientOption) *clientv3.Client {
 	tb.Helper()
 	cfg := clientConfig(endpoints)
 	for _, o := range opts {

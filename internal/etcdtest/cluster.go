@@ -119,7 +119,7 @@ func (m *Members) Member(i int) *Server { return m.servers[i] }
 // Client returns a new client with the endpoints of all members, closed at the end of the test.
 func (m *Members) Client(tb testing.TB, opts ...ClientOption) *clientv3.Client {
 	tb.Helper()
-	return newClient(tb, m.Endpoints(), opts)
+	return NewClient(tb, m.Endpoints(), opts...)
 }
 
 // Leader returns the index of the leading member, waiting up to 20 s for an election to end.

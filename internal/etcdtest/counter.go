@@ -21,6 +21,7 @@ const (
 	Revoke    = "Lease/LeaseRevoke"
 	KeepAlive = "Lease/LeaseKeepAlive"
 	Watch     = "Watch/Watch"
+	Status    = "Maintenance/Status"
 )
 
 // Counter counts what the clients made with Counted send. The zero value is ready; it is safe for concurrent use.

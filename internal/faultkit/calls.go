@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
 )
 
 // lateTimeout bounds a call that Late sends after its caller was answered.
@@ -22,8 +23,8 @@ func Method(name string) Match {
 	return func(method string, _ any) bool { return strings.HasSuffix(method, name) }
 }
 
-// Calls makes unary calls of a client fail on demand: pass its Unary to the client, then arm faults with Fail, Lost and
-// Late. Of several faults that match a call the one armed first is used. The zero value is ready and safe for
+// Calls makes unary calls of a client fail on demand: pass its Unary to the client, then arm faults with Fail, Lost, Late
+// and Hang. Of several faults that match a call the one armed first is used. The zero value is ready and safe for
 // concurrent use.
 type Calls struct {
 	mu     sync.Mutex
@@ -76,6 +77,20 @@ func (c *Calls) Late(match Match, n int, delay time.Duration, err error) *Fault 
 			_ = k.send(ctx, reflect.New(reflect.TypeOf(k.reply).Elem()).Interface())
 		})
 		return err
+	})
+}
+
+// Hang makes the next n matching calls go without an answer until their context ends, and then return its error. With
+// sent they commit all the same; without, nothing reaches the server.
+func (c *Calls) Hang(match Match, n int, sent bool) *Fault {
+	return c.arm(match, n, func(k call) error {
+		if sent {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(k.ctx), lateTimeout)
+			defer cancel()
+			_ = k.send(ctx, reflect.New(reflect.TypeOf(k.reply).Elem()).Interface())
+		}
+		<-k.ctx.Done()
+		return status.FromContextError(k.ctx.Err()).Err()
 	})
 }
 

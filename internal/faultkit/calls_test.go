@@ -104,6 +104,22 @@ func TestLate(t *testing.T) {
 	}
 }
 
+func TestHang(t *testing.T) {
+	ctx, calls, c := client(t)
+	for key, sent := range map[string]bool{"sent": true, "kept": false} {
+		caller, cancel := context.WithTimeout(ctx, quiet)
+		calls.Hang(Method("KV/Put"), 1, sent)
+		_, err := c.Put(caller, key, "v")
+		if !errors.Is(err, context.DeadlineExceeded) || caller.Err() == nil {
+			t.Errorf("Put: %v, and its context: %v", err, caller.Err())
+		}
+		cancel()
+		if n := count(t, ctx, c, key); (n == 1) != sent {
+			t.Errorf("%s: %d keys written", key, n)
+		}
+	}
+}
+
 func TestDisarm(t *testing.T) {
 	ctx, calls, c := client(t)
 	f := calls.Fail(Method("KV/Put"), 1<<30, errUnavailable)

@@ -97,8 +97,13 @@ func (c *conn) write(dir Direction, q <-chan chunk) {
 			return
 		case m == hole || broken:
 		case k.err == nil:
-			_, err := dst.Write(k.data)
+			n, cut := c.proxy.take(dir, len(k.data))
+			_, err := dst.Write(k.data[:n])
 			broken = err != nil
+			if cut {
+				c.proxy.Drop()
+				return
+			}
 		case errors.Is(k.err, io.EOF):
 			broken = dst.CloseWrite() != nil
 		default:

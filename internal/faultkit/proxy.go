@@ -39,6 +39,7 @@ type Proxy struct {
 	cut     bool
 	modes   [2]mode
 	delays  [2]time.Duration
+	quota   [2]int64      // bytes until the cut of CutAfter; negative for none
 	changed chan struct{} // closed and replaced when modes changes
 	conns   map[*conn]struct{}
 }
@@ -63,7 +64,7 @@ func Listen(dst string) (*Proxy, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	p := &Proxy{
 		listener: l, ctx: ctx, stop: stop, target: dst,
-		changed: make(chan struct{}), conns: map[*conn]struct{}{},
+		changed: make(chan struct{}), conns: map[*conn]struct{}{}, quota: noQuota,
 	}
 	p.wg.Go(p.accept)
 	return p, nil
@@ -120,11 +121,42 @@ func (p *Proxy) Cut() {
 	p.drop()
 }
 
-// Heal ends every disturbance in both directions: Cut, BlackHole, Hold and Delay.
+// CutAfter resets the open connections, once, when n more bytes have been passed on in a direction, counted over all of
+// them: those n are still delivered. With 0 the next byte is not. Of several directions each counts for itself, and the
+// first to be through counts. It is taken back by Heal.
+func (p *Proxy) CutAfter(n int64, dirs ...Direction) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, dir := range both(dirs) {
+		p.quota[dir] = n
+	}
+}
+
+var noQuota = [2]int64{-1, -1}
+
+// take returns how many of n bytes may still be passed on in a direction, and whether the connections are to be reset
+// after that.
+func (p *Proxy) take(dir Direction, n int) (int, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	left := p.quota[dir]
+	if left < 0 {
+		return n, false
+	}
+	if int64(n) < left {
+		p.quota[dir] -= int64(n)
+		return n, false
+	}
+	// With 0 left it takes a byte to set it off.
+	p.quota = noQuota
+	return int(left), true
+}
+
+// Heal ends every disturbance in both directions: Cut, CutAfter, BlackHole, Hold and Delay.
 func (p *Proxy) Heal() {
 	p.mu.Lock()
 	p.cut = false
-	p.delays = [2]time.Duration{}
+	p.delays, p.quota = [2]time.Duration{}, noQuota
 	p.mu.Unlock()
 	p.Pass()
 }

@@ -222,6 +222,42 @@ func TestCut(t *testing.T) {
 	receiveEnd(t, c)
 }
 
+func TestCutAfter(t *testing.T) {
+	addr, conns := server(t)
+	p := NewProxy(t, addr)
+	connect := func() (client, srv *net.TCPConn) {
+		client = dial(t, p)
+		srv = <-conns
+		t.Cleanup(func() { srv.Close() })
+		return client, srv
+	}
+	for _, n := range []int64{0, 1, 6, 7} {
+		one, a := connect()
+		two, b := connect()
+		p.CutAfter(n, Up)
+		send(t, b, "down is not counted")
+		receive(t, two, "down is not counted")
+		sent := ""
+		for int64(len(sent)) < n-4 { // two connections count together
+			send(t, two, "abc")
+			receive(t, b, "abc")
+			sent += "abc"
+		}
+		send(t, one, "longer than that")
+		receive(t, a, "longer than that"[:n-int64(len(sent))])
+		for _, c := range []net.Conn{one, two, a, b} {
+			receiveEnd(t, c)
+		}
+	}
+	client, srv := connect() // spent
+	send(t, client, "passes again")
+	receive(t, srv, "passes again")
+	p.CutAfter(3)
+	p.Heal()
+	send(t, client, "healed")
+	receive(t, srv, "healed")
+}
+
 func TestNoServer(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

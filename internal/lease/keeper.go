@@ -61,26 +61,19 @@ var errClosed = errors.New("lease: keeper closed")
 
 // Grant asks for a lease and renews it from then on. The id is chosen here, so
 // that after an error, when the lease may exist all the same, id says which
-// one to revoke. onEnd is called once, when the lease has ended without Stop.
+// one to revoke. margin is for ttl, and grows with it if etcd grants more.
+// onEnd is called once, when the lease has ended without Stop.
 func (k *Keeper) Grant(ctx context.Context, ttl, margin time.Duration, onEnd func(End, error)) (l *Lease, id clientv3.LeaseID, err error) {
-	req := &pb.LeaseGrantRequest{ID: rand.Int64N(1<<63-1) + 1, TTL: int64(ttl / time.Second)}
-	id = clientv3.LeaseID(req.ID)
 	sent := k.Clock.Now()
-	resp, err := k.grant(ctx, req)
-	if rpctypes.Error(err) == rpctypes.ErrLeaseExist {
-		// clientv3 sends a grant again whose reply was lost. Nobody else has
-		// this id, so the first one is ours, granted after sent.
-		resp, err = &pb.LeaseGrantResponse{ID: req.ID, TTL: req.TTL}, nil
-	}
+	granted, id, err := k.GrantFixed(ctx, ttl)
 	if err != nil {
 		return nil, id, err
 	}
-	granted := time.Duration(resp.TTL) * time.Second
-	if resp.Error != "" || granted <= margin {
-		return nil, id, fmt.Errorf("lease: asked for %v, granted %v %s", ttl, granted, resp.Error)
+	if granted <= margin {
+		return nil, id, fmt.Errorf("lease: asked for %v, granted %v", ttl, granted)
 	}
 	l = &Lease{
-		keeper: k, id: req.ID, margin: margin, onEnd: onEnd,
+		keeper: k, id: int64(id), want: ttl, margin: margin, onEnd: onEnd,
 		done: make(chan struct{}), closed: make(chan *clientv3.LeaseKeepAliveResponse),
 		ttl: granted, sent: sent, asked: sent,
 	}
@@ -91,24 +84,59 @@ func (k *Keeper) Grant(ctx context.Context, ttl, margin time.Duration, onEnd fun
 	return l, id, nil
 }
 
+// GrantFixed asks for a lease that is not renewed, and ends by itself after the
+// time that etcd granted. The id is as for Grant.
+func (k *Keeper) GrantFixed(ctx context.Context, ttl time.Duration) (granted time.Duration, id clientv3.LeaseID, err error) {
+	var resp *pb.LeaseGrantResponse
+	for range maxIDs {
+		req := &pb.LeaseGrantRequest{ID: rand.Int64N(1<<63-1) + 1, TTL: int64(ttl / time.Second)}
+		id = clientv3.LeaseID(req.ID)
+		var repeated bool
+		resp, repeated, err = k.grant(ctx, req)
+		if rpctypes.Error(err) != rpctypes.ErrLeaseExist {
+			break
+		}
+		if repeated {
+			// The first copy is ours, granted after the call began.
+			resp, err = &pb.LeaseGrantResponse{ID: req.ID, TTL: req.TTL}, nil
+			break
+		}
+		// Somebody else's, who would hold the same key: to be left alone.
+	}
+	if err == nil && resp.Error != "" {
+		err = fmt.Errorf("lease: not granted: %s", resp.Error)
+	}
+	if err != nil {
+		return 0, id, err
+	}
+	return time.Duration(resp.TTL) * time.Second, id, nil
+}
+
+// maxIDs bounds the ids tried for one lease. Already the second is improbable.
+const maxIDs = 3
+
 // grant makes the call, which goes on when ctx has ended: a revoke that overtook
 // it on the way would find nothing to revoke, and leave the lease for a TTL.
-func (k *Keeper) grant(ctx context.Context, req *pb.LeaseGrantRequest) (*pb.LeaseGrantResponse, error) {
-	var resp *pb.LeaseGrantResponse
-	var err error
+//
+// clientv3 sends a grant again whose reply was lost. repeated says that it has,
+// so that the lease may have been granted before the copy that was answered.
+func (k *Keeper) grant(ctx context.Context, req *pb.LeaseGrantRequest) (resp *pb.LeaseGrantResponse, repeated bool, err error) {
 	id, answered := clientv3.LeaseID(req.ID), make(chan struct{})
+	var tries call.Tries
+	var out *pb.LeaseGrantResponse
+	var failed error
 	k.mu.Lock()
 	if k.closed {
 		k.mu.Unlock()
-		return nil, errClosed
+		return nil, false, errClosed
 	}
 	k.granting[id] = answered
 	k.wg.Go(func() {
-		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), call.Limit)
+		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), call.Limit)
 		defer cancel()
 		defer context.AfterFunc(k.ctx, cancel)()
-		resp, err = k.Remote.LeaseGrant(call, req)
-		err = clientv3.ContextError(call, err)
+		out, failed = k.Remote.LeaseGrant(limited, req, tries.Option())
+		failed = tries.Explain(clientv3.ContextError(limited, failed))
 		k.mu.Lock()
 		delete(k.granting, id)
 		k.mu.Unlock()
@@ -117,9 +145,9 @@ func (k *Keeper) grant(ctx context.Context, req *pb.LeaseGrantRequest) (*pb.Leas
 	k.mu.Unlock()
 	select {
 	case <-answered:
-		return resp, err
+		return out, tries.Unsure(), failed
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return nil, true, tries.Explain(ctx.Err())
 	}
 }
 
@@ -230,14 +258,14 @@ func (k *Keeper) allLocked() []*Lease { return slices.Collect(maps.Values(k.leas
 // refused sorts an error that ended a stream. asked is the lease whose request
 // the server was working on, nil if none.
 func (k *Keeper) refused(asked *Lease, err error) {
-	switch rpctypes.Error(err) {
+	switch err := rpctypes.Error(err); err {
 	case rpctypes.ErrPermissionDenied:
 		// The server answers in order: the first request without an answer is
 		// the one it refused.
 		if asked != nil {
 			asked.end(Denied, err)
 		}
-	case rpctypes.ErrInvalidAuthToken:
+	case rpctypes.ErrInvalidAuthToken, rpctypes.ErrAuthOldRevision:
 		if k.StaticToken {
 			k.mu.Lock()
 			all := k.allLocked()
@@ -247,6 +275,12 @@ func (k *Keeper) refused(asked *Lease, err error) {
 			}
 		}
 	}
+}
+
+// say logs beside what it is about: renewals do not wait for a logger. Not to be
+// called once Close may have returned.
+func (k *Keeper) say(level func(string, ...zap.Field), what string, fields ...zap.Field) {
+	k.wg.Go(func() { level(what, fields...) })
 }
 
 // Close ends every lease without telling its owner, and waits until nothing

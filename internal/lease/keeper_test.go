@@ -249,7 +249,7 @@ func TestSlowLinkIsNotCutOff(t *testing.T) {
 func TestLargeMargin(t *testing.T) {
 	for _, ttl := range []time.Duration{2 * time.Second, 6 * time.Second, 30 * time.Second, time.Hour} {
 		for _, margin := range []time.Duration{10 * time.Millisecond, ttl/10 + 100*time.Millisecond, ttl / 3, ttl / 2} {
-			l := &Lease{ttl: ttl, margin: margin, trip: ttl}
+			l := &Lease{ttl: ttl, want: ttl, margin: margin, trip: ttl}
 			least := l.window() - l.dueAfter() // left when the renewal is sent
 			if l.dogAfter() <= l.dueAfter() || l.dogAfter() > l.window()-(l.window()-l.dueAfter())/3 {
 				t.Errorf("TTL %v margin %v: watchdog at %v, due %v, deadline %v", ttl, margin, l.dogAfter(), l.dueAfter(), l.window())

@@ -45,7 +45,8 @@ func (e End) String() string {
 type Lease struct {
 	keeper *Keeper
 	id     int64
-	margin time.Duration
+	want   time.Duration // the TTL asked for
+	margin time.Duration // for a TTL of want
 	onEnd  func(End, error)
 
 	done   chan struct{}
@@ -73,6 +74,13 @@ func (l *Lease) TTL() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.ttl
+}
+
+// Longest returns the most that Remaining ever returns: TTL − margin.
+func (l *Lease) Longest() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.window()
 }
 
 // Done is closed when the lease has ended.
@@ -130,7 +138,13 @@ func (l *Lease) left(now clock.Reading) (time.Duration, End) {
 }
 
 // window is for how long after its send an answered request is believed.
-func (l *Lease) window() time.Duration { return l.ttl - l.margin }
+func (l *Lease) window() time.Duration {
+	margin := l.margin
+	if l.ttl > l.want { // and the clocks have longer to come apart
+		margin = time.Duration(float64(margin) * float64(l.ttl) / float64(l.want))
+	}
+	return l.ttl - margin
+}
 
 // dueAfter is the age at which a renewal is asked for: a third of the TTL, as
 // etcd's client has it, or sooner if a large margin leaves little.

@@ -37,7 +37,7 @@ func (k *Keeper) openLocked(endpoints []string) {
 	for _, ep := range endpoints {
 		remote, conn, err := k.Dial(ep)
 		if err != nil {
-			k.Logger.Warn("cannot dial endpoint", zap.String("endpoint", ep), zap.Error(err))
+			k.say(k.Logger.Warn, "cannot dial endpoint", zap.String("endpoint", ep), zap.Error(err))
 			continue
 		}
 		r.conns = append(r.conns, conn)
@@ -81,7 +81,7 @@ func (k *Keeper) bark(l *Lease, left, every time.Duration) {
 	if n := len(k.rounds); n > 1 && k.Clock.Now().Since(k.rounds[n-1].begun) < every {
 		return
 	}
-	k.Logger.Warn("lease renewal unanswered, trying every endpoint",
+	k.say(k.Logger.Warn, "lease renewal unanswered, trying every endpoint",
 		zap.Int64("lease", l.id), zap.Duration("remaining", left), zap.Int("leases", len(k.leases)))
 	k.openLocked(k.Endpoints())
 	if len(k.rounds) > maxRounds {

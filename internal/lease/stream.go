@@ -68,7 +68,7 @@ func (s *stream) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		s.k.Logger.Debug("lease stream ended", zap.Error(err))
+		s.k.say(s.k.Logger.Debug, "lease stream ended", zap.Error(err))
 		s.k.refused(asked, err)
 		if rpctypes.Error(err) == rpctypes.ErrPermissionDenied && asked != nil {
 			continue // that lease is out; the others should not wait for it

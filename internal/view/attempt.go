@@ -4,10 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/revfence/revfence/internal/keyspace"
 )
 
 var (
@@ -74,7 +75,7 @@ func fromContext(ctx context.Context) *Attempt {
 // Foreign returns an error if kv is not the key of a waiter or holder.
 func Foreign(queue string, kv *mvccpb.KeyValue) error {
 	key := string(kv.Key)
-	if strings.Contains(strings.TrimPrefix(key, queue), "/") {
+	if keyspace.Below(queue, key) {
 		return &ForeignKeyError{Key: key, Nested: true}
 	}
 	if kv.Lease == 0 {

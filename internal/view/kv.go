@@ -60,7 +60,7 @@ func (k kv) older(ctx context.Context, a *Attempt, opts []clientv3.OpOption) (*c
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		if !call.Transient(err) {
+		if !k.v.Transient(err) {
 			return nil, err
 		}
 		if a.Trouble != nil {

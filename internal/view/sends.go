@@ -3,7 +3,6 @@ package view
 import (
 	"context"
 	"reflect"
-	"sync/atomic"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -16,14 +15,19 @@ import (
 // answers with a context's error while the caller's own context lives. The
 // end of each send is the only sign of it.
 
-type sendsKey struct{}
+type triesKey struct{}
 
-// countUnsure returns a context whose transaction counts the sends that ended
-// without saying whether it was applied. A refusal, such as that of an auth token
-// to renew, is not one.
-func countUnsure(ctx context.Context) (context.Context, *atomic.Int32) {
-	n := new(atomic.Int32)
-	return context.WithValue(ctx, sendsKey{}, n), n
+// noting returns a context whose call notes how its sends end.
+func noting(ctx context.Context) (context.Context, *call.Tries) {
+	t := new(call.Tries)
+	return context.WithValue(ctx, triesKey{}, t), t
+}
+
+func noted(ctx context.Context, opts []grpc.CallOption) []grpc.CallOption {
+	if t, ok := ctx.Value(triesKey{}).(*call.Tries); ok {
+		opts = append(opts, t.Option())
+	}
+	return opts
 }
 
 // counted returns base's KV with counting. A KV that its owner has wrapped, with
@@ -37,13 +41,10 @@ func counted(base *clientv3.Client) clientv3.KV {
 
 type counting struct{ pb.KVClient }
 
+func (c counting) Range(ctx context.Context, in *pb.RangeRequest, opts ...grpc.CallOption) (*pb.RangeResponse, error) {
+	return c.KVClient.Range(ctx, in, noted(ctx, opts)...)
+}
+
 func (c counting) Txn(ctx context.Context, in *pb.TxnRequest, opts ...grpc.CallOption) (*pb.TxnResponse, error) {
-	if n, ok := ctx.Value(sendsKey{}).(*atomic.Int32); ok {
-		opts = append(opts, grpc.OnFinish(func(err error) {
-			if err != nil && !call.Definite(err) {
-				n.Add(1)
-			}
-		}))
-	}
-	return c.KVClient.Txn(ctx, in, opts...)
+	return c.KVClient.Txn(ctx, in, noted(ctx, opts)...)
 }

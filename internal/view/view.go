@@ -19,16 +19,22 @@ type View struct {
 	kv      clientv3.KV
 	watcher clientv3.Watcher
 	streams atomic.Int64 // of watches, so far given up
+	static  bool         // the auth token was given, and cannot be fetched again
 }
 
 // New returns a view of base. ctx ends everything that runs on it; the user's
 // client is never closed.
 func New(ctx context.Context, base *clientv3.Client, lease clientv3.Lease) *View {
-	v := &View{Client: clientv3.NewCtxClient(ctx), Floor: new(Floor), kv: counted(base), watcher: base.Watcher}
+	v := &View{Client: clientv3.NewCtxClient(ctx), Floor: new(Floor), kv: counted(base), watcher: base.Watcher, static: base.Token != ""}
 	v.Client.KV = kv{v.kv, v}
 	v.Client.Watcher = watcher{base.Watcher, v}
 	v.Client.Lease = lease
 	return v
+}
+
+// Transient is call.Transient for the user's client.
+func (v *View) Transient(err error) bool {
+	return call.Transient(err) && !(v.static && call.TokenRefused(err))
 }
 
 // Get is a linearizable read under call.Limit, checked against the floor.
@@ -36,9 +42,10 @@ func (v *View) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (
 	before := v.Floor.Load()
 	c, cancel := context.WithTimeout(ctx, call.Limit)
 	defer cancel()
-	resp, err := v.kv.Get(c, key, opts...)
+	noted, tries := noting(c)
+	resp, err := v.kv.Get(noted, key, opts...)
 	if err != nil {
-		return nil, call.Explain(ctx, c, err)
+		return nil, call.Explain(ctx, c, tries.Explain(err))
 	}
 	return resp, v.Floor.observe(before, resp.Header)
 }
@@ -57,11 +64,11 @@ func (v *View) Write(ctx context.Context, cmps []clientv3.Cmp, then, els []clien
 	before := v.Floor.Load()
 	c, cancel := context.WithTimeout(ctx, call.Limit)
 	defer cancel()
-	counted, unsure := countUnsure(c)
-	resp, err = v.kv.Txn(counted).If(cmps...).Then(then...).Else(els...).Commit()
-	repeated = unsure.Load() > 0
+	noted, tries := noting(c)
+	resp, err = v.kv.Txn(noted).If(cmps...).Then(then...).Else(els...).Commit()
+	repeated = tries.Unsure()
 	if err != nil {
-		return nil, repeated, call.Explain(ctx, c, err)
+		return nil, repeated, call.Explain(ctx, c, tries.Explain(err))
 	}
 	return resp, repeated, v.Floor.observe(before, resp.Header)
 }

@@ -41,7 +41,7 @@ func (w watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOptio
 		defer close(out)
 		// On an error the closed channel ends the stock code's wait: with
 		// ctx's error, or else with one that does not say why, so Err does.
-		pred := Target{Key: key, Rev: op.Rev(), Every: reread, First: w.first(a, key), Trouble: a.Trouble}
+		pred := Target{Key: key, Rev: op.Rev(), Queue: a.Queue, Every: reread, First: w.first(a, key), Trouble: a.Trouble}
 		if a.Err = w.v.Gone(ctx, pred); a.Err == nil {
 			out <- clientv3.WatchResponse{Events: []*clientv3.Event{{Type: mvccpb.Event_DELETE}}}
 		}
@@ -59,7 +59,7 @@ func (w watcher) first(a *Attempt, pred string) func(context.Context) (bool, err
 			return false, err
 		}
 		if err != nil {
-			return false, lasting(ctx, err)
+			return false, w.v.lasting(ctx, err)
 		}
 		if len(older.Kvs) > 0 && string(older.Kvs[0].Key) == pred {
 			return false, nil // keys younger than ours are not older
@@ -76,6 +76,9 @@ type Target struct {
 	// Lease, unless 0, is what the key must stay attached to: a put that
 	// changes it counts as a deletion.
 	Lease clientv3.LeaseID
+	// Queue, unless "", is the lock's queue that the key is in: that it has
+	// become a foreign one there is an error, found by a read.
+	Queue string
 	// Every is how often to read the key in case an event is lost.
 	Every time.Duration
 	// First, unless nil, is the first read, once the watch stands.
@@ -198,11 +201,17 @@ func (t Target) ends(e *clientv3.Event) bool {
 func (v *View) gone(ctx context.Context, t Target) (bool, error) {
 	resp, err := v.Get(ctx, t.Key)
 	if resp == nil {
-		return false, lasting(ctx, err)
+		return false, v.lasting(ctx, err)
 	}
 	// Also an answer below the floor counts: a restored etcd may lack the key.
-	return len(resp.Kvs) == 0 || resp.Kvs[0].CreateRevision > t.Rev ||
-		t.Lease != 0 && clientv3.LeaseID(resp.Kvs[0].Lease) != t.Lease, nil
+	if len(resp.Kvs) == 0 || resp.Kvs[0].CreateRevision > t.Rev ||
+		t.Lease != 0 && clientv3.LeaseID(resp.Kvs[0].Lease) != t.Lease {
+		return true, nil
+	}
+	if t.Queue != "" {
+		return false, Foreign(t.Queue, resp.Kvs[0])
+	}
+	return false, nil
 }
 
 // An unsureError is that of a failed read that is worth repeating.
@@ -212,8 +221,8 @@ func (e *unsureError) Error() string { return e.err.Error() }
 
 // lasting returns err if it will not pass, and else an unsureError; what the end
 // of ctx means, its owner knows.
-func lasting(ctx context.Context, err error) error {
-	if ctx.Err() == nil && !call.Transient(err) {
+func (v *View) lasting(ctx context.Context, err error) error {
+	if ctx.Err() == nil && !v.Transient(err) {
 		return err
 	}
 	return &unsureError{err}

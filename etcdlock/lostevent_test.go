@@ -1,0 +1,59 @@
+package etcdlock_test
+
+import (
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/revfence/revfence/etcdlock"
+	"github.com/revfence/revfence/internal/etcdtest"
+	"github.com/revfence/revfence/internal/faultkit"
+)
+
+// rereadLimit is the time in which a key is read again though no event has come: 5 s, jittered by half.
+const rereadLimit = 7500 * time.Millisecond
+
+// tellsDeletion matches the answers of a watch that tell of a deletion.
+func tellsDeletion(_ string, answer any) bool {
+	r, ok := answer.(*pb.WatchResponse)
+	return ok && len(r.Events) > 0 && r.Events[0].Type == mvccpb.Event_DELETE
+}
+
+// TestF26DeletionUntold: the event of a deletion never arrives. A waiter whose predecessor has gone, and a holder whose own
+// key has, find that out by reading.
+func TestF26DeletionUntold(t *testing.T) {
+	t.Parallel()
+	srv := startClean(t, soon)
+	var streams faultkit.Streams
+	var watches standing
+	l := newLocker(t, srv.Client(t, etcdtest.Stream(watches.stream, streams.Stream)), etcdlock.WithTTL(5*time.Second))
+	k := mustLock(t, clientLocker(t, srv), "waited for")
+	next := goLock(testContext(t), l, "waited for")
+	held := mustLock(t, l, "held")
+	eventually(t, "a watch each on the held key, the waiter's and the one before", func() bool { return watches.count() == 3 })
+	untold := streams.Drop(tellsDeletion, 1<<30)
+	mustUnlock(t, k)
+	remove(t, srv, held.Key())
+
+	late := time.After(rereadLimit + time.Second)
+	select {
+	case r := <-next:
+		if r.err != nil {
+			t.Fatalf("Lock: %v", r.err)
+		}
+		mustUnlock(t, r.lock)
+	case <-late:
+		t.Fatal("the waiter was not served")
+	}
+	select {
+	case <-held.Context().Done():
+		wantLost(t, held, etcdlock.ReasonKeyGone)
+	case <-late:
+		t.Fatal("the holder was not told")
+	}
+	if untold.Hits() < 2 {
+		t.Errorf("%d deletions kept from the client, want both", untold.Hits())
+	}
+}

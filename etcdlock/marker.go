@@ -1,0 +1,111 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/revfence/revfence/internal/call"
+)
+
+// A marker is the key that says that a slot is done. Its value says by whom:
+// token, space, identity.
+type marker struct {
+	locker *Locker
+	key    string
+	ttl    time.Duration // 0: kept
+}
+
+// seen reports whether the mark is there for certain. That it is not may be old.
+func (m *marker) seen(ctx context.Context) bool {
+	resp, err := m.locker.view.Get(ctx, m.key)
+	return err == nil && len(resp.Kvs) > 0
+}
+
+// read reports whether the slot is done. It asks with a write to the lock's own
+// key, for the reason that Check does.
+func (m *marker) read(ctx context.Context, k *Lock) (done bool, err error) {
+	resp, _, err := m.commit(ctx, k, func(t clientv3.Txn) clientv3.Txn {
+		return t.Then(k.touch(), clientv3.OpGet(m.key))
+	})
+	if err != nil {
+		return false, fmt.Errorf("etcdlock: whether %q is there: %w", m.key, err)
+	}
+	return len(resp.Responses[1].GetResponseRange().Kvs) > 0, nil
+}
+
+// write marks the slot, and reports whether the mark is this hold's.
+func (m *marker) write(ctx context.Context, k *Lock) (mine bool, err error) {
+	l := m.locker
+	value := fmt.Sprintf("%d %s", int64(k.token), l.identity)
+	put := clientv3.OpPut(m.key, value)
+	unsure := false
+	if m.ttl > 0 {
+		id, err := m.lease(ctx)
+		if err != nil {
+			return false, fmt.Errorf("etcdlock: %q not written, no lease for it: %w", m.key, err)
+		}
+		put = clientv3.OpPut(m.key, value, clientv3.WithLease(id))
+		defer func() {
+			if !mine && !unsure {
+				l.background(func(ctx context.Context) { l.revoke(ctx, id) })
+			}
+		}()
+	}
+	free := clientv3.Compare(clientv3.CreateRevision(m.key), "=", 0)
+	resp, unsure, err := m.commit(ctx, k, func(t clientv3.Txn) clientv3.Txn {
+		return t.If(free).Then(put).Else(clientv3.OpGet(m.key))
+	})
+	switch {
+	case err == nil && resp.Succeeded:
+		return true, nil
+	case err == nil:
+		// It may be ours: written by an earlier copy whose answer was lost.
+		return string(resp.Responses[0].GetResponseRange().Kvs[0].Value) == value, nil
+	case unsure && !errors.Is(err, ErrUnknown):
+		err = fmt.Errorf("%w: %w", ErrUnknown, err)
+	}
+	return false, fmt.Errorf("etcdlock: mark %q: %w", m.key, err)
+}
+
+// lease asks for a lease for the mark until ctx ends.
+func (m *marker) lease(ctx context.Context) (clientv3.LeaseID, error) {
+	l := m.locker
+	var pause call.Backoff
+	for {
+		_, id, err := l.keeper.GrantFixed(ctx, m.ttl)
+		if err == nil {
+			return id, nil
+		}
+		if !call.Definite(err) {
+			l.background(func(ctx context.Context) { l.revoke(ctx, id) })
+		}
+		if !call.Transient(err) || !pause.Wait(ctx) {
+			return 0, err
+		}
+	}
+}
+
+// commit runs a transaction, any number of times, until it is answered, the
+// lock is lost or ctx ends. unsure says that a copy without an answer may have
+// been applied.
+func (m *marker) commit(ctx context.Context, k *Lock, build func(clientv3.Txn) clientv3.Txn) (resp *clientv3.TxnResponse, unsure bool, err error) {
+	var pause call.Backoff
+	for {
+		resp, err = build(k.Txn(ctx)).Commit()
+		if err == nil {
+			return resp, unsure, nil
+		}
+		if errors.Is(err, ErrLost) || errors.Is(err, ErrReleased) {
+			return nil, unsure || errors.Is(err, ErrUnknown), err
+		}
+		unsure = unsure || !call.Definite(err)
+		repeated := errors.Is(err, ErrUnknown) // by clientv3, and the lock is held: the next try finds what came of it
+		if !repeated && !call.Transient(err) || !pause.Wait(ctx) {
+			return nil, unsure, err
+		}
+	}
+}

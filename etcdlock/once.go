@@ -1,0 +1,141 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/revfence/revfence/internal/keyspace"
+)
+
+// Once runs fn for a slot of a name, a night of a nightly job or a tick of a
+// clock, unless that slot is done, and marks it done when fn has returned nil.
+// Among all processes that ask, on time, late or again after a restart, fn ends
+// well at most once per slot. A lock alone does not do that: whoever comes
+// second runs the job a second time, one after the other.
+//
+// fn runs as under [Locker.Do]: with the lock of name held, one at a time,
+// whatever the slot. The mark is a key in etcd, written in a transaction that
+// etcd applies only while the lock is held. name and slot are 1 to 1024 bytes of
+// any kind.
+//
+// Once returns nil if the slot is done, whether by this fn or before. Otherwise
+// it returns what Do would:
+//
+//   - an error of Lock, and fn has not run;
+//   - fn's error: the slot is open, and the next to ask runs fn again;
+//   - a *LostError: fn has run, or may still, but the lock was lost before the
+//     slot was marked. The next to ask runs fn again;
+//   - an error that matches ErrUnknown: fn has returned nil, and etcd did not
+//     confirm the mark, or the release after it.
+//
+// So what crashed or was cut off halfway is started again, by another process:
+// fn has to find what an earlier try has done already, and its writes want a
+// fence. Where a second start is worse than none, use [WithMarkFirst].
+//
+// Marks are kept, unless [WithMarkerTTL] says for how long. A restore of etcd
+// from a backup forgets the later ones, with or without a bumped revision. To
+// have a slot run again, delete its key: <prefix>%done/<escaped name>/<escaped slot>.
+func (l *Locker) Once(ctx context.Context, name, slot string, fn func(ctx context.Context, lock *Lock) error, opts ...OnceOption) error {
+	if fn == nil {
+		return errors.New("etcdlock: Once of a nil function")
+	}
+	if ctx == nil {
+		return errNoContext
+	}
+	if err := checkName(name); err != nil {
+		return err
+	}
+	if slot == "" || len(slot) > maxNameLen {
+		return fmt.Errorf("etcdlock: slot of %d bytes: 1 to %d are allowed", len(slot), maxNameLen)
+	}
+	conf, err := newOnceConfig(opts)
+	if err != nil {
+		return err
+	}
+	if _, err := newLockConfig(l.ttl, conf.lock); err != nil { // also for a slot that is done
+		return err
+	}
+	m := marker{locker: l, key: keyspace.Mark(l.prefix, name, slot), ttl: conf.ttl}
+	// Most who ask come late. What this read does not see, the next one does.
+	if ctx.Err() == nil && l.open.Err() == nil && m.seen(ctx) {
+		return nil
+	}
+	return l.Do(ctx, name, func(ctx context.Context, lock *Lock) error {
+		if conf.first {
+			if mine, err := m.write(ctx, lock); err != nil || !mine {
+				return err
+			}
+			return fn(ctx, lock)
+		}
+		if done, err := m.read(ctx, lock); err != nil || done {
+			return err
+		}
+		if err := fn(ctx, lock); err != nil {
+			return err
+		}
+		// The work is done: its mark is worth more than the caller's patience.
+		ctx, cancel := graceful(ctx, min(releaseGrace, l.ttl/3), lock.session.lease.TTL())
+		defer cancel(nil)
+		_, err := m.write(ctx, lock)
+		return err
+	}, conf.lock...)
+}
+
+// A OnceOption configures one Once. Every LockOption is one.
+type OnceOption interface{ applyOnce(*onceConfig) error }
+
+type onceOptionFunc func(*onceConfig) error
+
+func (f onceOptionFunc) applyOnce(c *onceConfig) error { return f(c) }
+
+type onceConfig struct {
+	lock  []LockOption
+	ttl   time.Duration // of the marker; 0: kept
+	first bool
+}
+
+func newOnceConfig(opts []OnceOption) (c onceConfig, err error) {
+	for _, o := range opts {
+		if o == nil {
+			return c, errors.New("etcdlock: nil OnceOption")
+		}
+		if err := o.applyOnce(&c); err != nil {
+			return c, err
+		}
+	}
+	return c, nil
+}
+
+// maxMarkerTTL is far from the most that etcd allows, and more than a clock is
+// planned for.
+const maxMarkerTTL = 100 * 365 * 24 * time.Hour
+
+// WithMarkerTTL lets the mark of a done slot go d after it was written, by
+// etcd's clock. By default it is kept. d is rounded up to whole seconds, 1 s to
+// 100 years, and has to be longer than anybody may come late: after that the
+// slot runs again.
+func WithMarkerTTL(d time.Duration) OnceOption {
+	return onceOptionFunc(func(c *onceConfig) error {
+		if d <= 0 || d > maxMarkerTTL {
+			return fmt.Errorf("etcdlock: marker TTL %v: must be above 0 and at most %v", d, maxMarkerTTL)
+		}
+		c.ttl = (d + time.Second - 1).Truncate(time.Second)
+		return nil
+	})
+}
+
+// WithMarkFirst marks the slot before fn starts, so that fn starts at most once,
+// whatever happens: a slot whose fn failed, or whose process died, counts as
+// done, and nobody makes up for it. For messages to people, say, of which a
+// second is worse than none.
+//
+// With it an error that matches ErrUnknown means that fn has not run, and that
+// it may be that nobody's will.
+func WithMarkFirst() OnceOption {
+	return onceOptionFunc(func(c *onceConfig) error {
+		c.first = true
+		return nil
+	})
+}
