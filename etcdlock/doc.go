@@ -12,7 +12,8 @@
 // without it is only probably exclusive.
 //
 // [Locker.Do] is the shortest way to a correct use: see its example. [Locker.Lock]
-// and [Lock.Unlock] are the pieces.
+// and [Lock.Unlock] are the pieces. [Locker.Once] is for jobs that every process
+// would start, such as a nightly one.
 //
 // # Guaranteed
 //
@@ -48,8 +49,9 @@
 //     [ErrRevisionRegressed] if this process, or a fence, has seen higher
 //     revisions; a process that has not cannot know.
 //   - N6. Progress without a quorum of etcd.
-//   - N7. That a job runs once. Two holders after one another both run it, unless
-//     the first left a mark of having done so.
+//   - N7. That a job runs exactly once. Two holders after one another both run it;
+//     [Locker.Once] leaves a mark against that, but what crashed before its mark
+//     is started again.
 //   - N8. Detection of deadlocks between names. Locks are not reentrant: see
 //     [ErrReentrant].
 //

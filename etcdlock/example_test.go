@@ -9,6 +9,7 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
 
 	"github.com/revfence/revfence/etcdlock"
 	"github.com/revfence/revfence/fencing"
@@ -156,4 +157,66 @@ func ExampleLock_Require() {
 	// Output:
 	// <nil>
 	// etcdlock: lock "export" can never be trusted for 1m0s: its TTL allows at most 17.9s; choose a longer TTL or shorter steps
+}
+
+func ExampleLocker_Once() {
+	client, stop := exampleClient()
+	defer stop()
+	ctx := context.Background()
+	locker, err := etcdlock.New(client)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locker.Close(ctx)
+
+	for range 3 { // or on three machines
+		err := locker.Once(ctx, "nightly-report", "2026-11-29", func(ctx context.Context, lock *etcdlock.Lock) error {
+			fmt.Println("sending the report")
+			return nil
+		}, etcdlock.WithMarkerTTL(30*24*time.Hour))
+		fmt.Println("done:", err)
+	}
+	// Output:
+	// sending the report
+	// done: <nil>
+	// done: <nil>
+	// done: <nil>
+}
+
+// Old and new code on one lock: the prefix is what the old name has before its last slash.
+func Example_besideMutex() {
+	client, stop := exampleClient()
+	defer stop()
+	ctx := context.Background()
+
+	session, err := concurrency.NewSession(client)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer session.Close()
+	mutex := concurrency.NewMutex(session, "/jobs/eu/nightly")
+	locker, err := etcdlock.New(client, etcdlock.WithPrefix("/jobs/eu/"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer locker.Close(ctx)
+
+	if err := mutex.Lock(ctx); err != nil {
+		log.Fatal(err)
+	}
+	_, err = locker.TryLock(ctx, "nightly")
+	fmt.Println("new, while old holds:", errors.Is(err, etcdlock.ErrLocked))
+	if err := mutex.Unlock(ctx); err != nil {
+		log.Fatal(err)
+	}
+
+	lock, err := locker.Lock(ctx, "nightly")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer lock.Unlock(ctx)
+	fmt.Println("old, while new holds:", errors.Is(mutex.TryLock(ctx), concurrency.ErrLocked))
+	// Output:
+	// new, while old holds: true
+	// old, while new holds: true
 }

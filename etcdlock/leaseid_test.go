@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -94,6 +95,35 @@ func TestF15LeaseIDTaken(t *testing.T) {
 	if _, err := srv.Admin().Revoke(ctx, id); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestF15KeyOfAnotherOnOurLease: somebody else has made the key on the Locker's idle lease. It is not taken for the
+// Locker's own, or both would hold with one token.
+func TestF15KeyOfAnotherOnOurLease(t *testing.T) {
+	t.Parallel()
+	srv := startClean(t, soon)
+	ctx := testContext(t)
+	l := clientLocker(t, srv, etcdlock.WithTTL(3*time.Second))
+	warm := mustLock(t, l, "warm")
+	id := leaseOf(t, srv, warm)
+	mustUnlock(t, warm)
+	s, err := concurrency.NewSession(srv.Client(t), concurrency.WithLease(id))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := concurrency.NewMutex(s, "/revfence/x").Lock(ctx); err != nil {
+		t.Fatal(err)
+	}
+	theirs := keys(t, srv, "/revfence/x/").Kvs[0]
+
+	_, err = l.TryLock(ctx, "x")
+	wantIs(t, "TryLock", err, etcdlock.ErrLocked)
+	k := mustLock(t, l, "x") // the lease is the Locker's to revoke
+	if int64(k.Token()) <= theirs.CreateRevision || k.Key() == string(theirs.Key) {
+		t.Errorf("key %s, token %d: the other's is %s, %d", k.Key(), k.Token(), theirs.Key, theirs.CreateRevision)
+	}
+	receive(t, "end of the session on the revoked lease", s.Done())
+	mustUnlock(t, k)
 }
 
 // TestF15StockSessionOnOurLease: etcd's own session can be made on any lease, and a stock mutex on it takes the holder's

@@ -72,8 +72,7 @@ func TestF05LossToldAtOnce(t *testing.T) {
 				if err := c.harm(ctx, srv.Admin(), k.Key(), leases[k.Key()]); err != nil {
 					t.Fatal(err)
 				}
-				receive(t, "end of the lock's context", k.Context().Done())
-				to := time.Now()
+				to := toldSoon(t, k)
 				samples = append(samples, etcdtest.Sample{From: from, To: to, Value: to.Sub(from)})
 			}
 			stalls.Judge(t, "loss told", samples, 0.99, 50*time.Millisecond)
@@ -100,11 +99,32 @@ func TestF05LossToldAtOnce(t *testing.T) {
 
 func lockName(i int) string { return fmt.Sprintf("name%d", i) }
 
-// lockAll takes n names at once.
+// toldSoon waits for the end of a lock's context, and returns when it came.
+func toldSoon(t testing.TB, k *etcdlock.Lock) time.Time {
+	t.Helper()
+	timer := time.NewTimer(soon)
+	defer timer.Stop()
+	select {
+	case <-k.Context().Done():
+		return time.Now()
+	case <-timer.C:
+		t.Fatalf("%q: not told within %v", k.Name(), soon)
+		panic("unreachable")
+	}
+}
+
+// lockAll takes n names at once. A test that fails need not unlock them.
 func lockAll(t testing.TB, l *etcdlock.Locker, n int) []*etcdlock.Lock {
 	t.Helper()
 	ctx := testContext(t)
 	held := make([]*etcdlock.Lock, n)
+	t.Cleanup(func() {
+		for _, k := range held {
+			if k != nil && t.Failed() {
+				_ = k.Unlock(testContext(t))
+			}
+		}
+	})
 	var wg sync.WaitGroup
 	for i := range held {
 		wg.Go(func() {

@@ -34,6 +34,28 @@ func TestReadmeProgramIsTheExample(t *testing.T) {
 	}
 }
 
+// TestMigrationProgramIsTheExample: so is the one in the page on migration.
+func TestMigrationProgramIsTheExample(t *testing.T) {
+	page, err := os.ReadFile("../docs/migration.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, ok := strings.Cut(string(page), "```go\n")
+	if !ok {
+		t.Fatal("no Go program in docs/migration.md")
+	}
+	program, _, _ := strings.Cut(rest, "```")
+	example, err := os.ReadFile("example_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := statements(t, "package main\nfunc main() {\n"+program+"}", "main")
+	want := statements(t, string(example), "Example_besideMutex")[3:] // what comes before is the client
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("docs/migration.md has\n%s\nexample_test.go has\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
 func statements(t *testing.T, src, name string) (out []string) {
 	t.Helper()
 	fset := token.NewFileSet()

@@ -13,37 +13,23 @@ import (
 	"github.com/revfence/revfence/internal/faultkit"
 )
 
-const (
-	fillStep = 64 << 20
-	fillMost = 512 << 20
-)
+// filled is how many megabytes a member has to copy.
+const filled = 128
 
-// fillUntil writes until m takes stall to defragment, or a bound is reached. What it wrote is deleted at the end.
-func fillUntil(t testing.TB, m *faultkit.Member, stall time.Duration) {
+// fill makes the members of a cluster large, until the end of the test.
+func fill(t testing.TB, m *faultkit.Member) {
 	t.Helper()
 	t.Cleanup(func() {
 		if _, err := m.Admin().Delete(testContext(t), "filler/", clientv3.WithPrefix()); err != nil {
 			t.Error(err)
 		}
 	})
-	for full := fillStep; ; full += fillStep {
-		fill(t, m, full)
-		took := defragment(t, m)
-		if took >= stall || full >= fillMost {
-			t.Logf("%d MB take %v to defragment", full>>20, took.Round(time.Millisecond))
-			return
-		}
-	}
-}
-
-func fill(t testing.TB, m *faultkit.Member, at int) {
-	t.Helper()
 	const size, batch = 16 << 10, 64
 	value := string(make([]byte, size))
-	for i := range fillStep / size / batch {
+	for i := range filled {
 		var ops []clientv3.Op
 		for j := range batch {
-			ops = append(ops, clientv3.OpPut(fmt.Sprintf("filler/%d/%d/%d", at, i, j), value))
+			ops = append(ops, clientv3.OpPut(fmt.Sprintf("filler/%d/%d", i, j), value))
 		}
 		if _, err := m.Admin().Txn(testContext(t)).Then(ops...).Commit(); err != nil {
 			t.Fatal(err)
@@ -51,9 +37,15 @@ func fill(t testing.TB, m *faultkit.Member, at int) {
 	}
 }
 
-func defragment(t testing.TB, m *faultkit.Member) time.Duration {
-	t.Helper()
-	return receive(t, "defragmentation", goDefragment(t, m))
+// slow leaves the member a twentieth of the time, as if it had much more to copy, or a slow disk. Alone that would delay
+// its answers by less than half a second.
+func slow(m *faultkit.Member, d time.Duration) {
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		pass(20 * time.Millisecond)
+		m.Stop()
+		pass(400 * time.Millisecond)
+		m.Cont()
+	}
 }
 
 // goDefragment tells how long the member took.
@@ -76,12 +68,13 @@ func TestF36DefragmentedMember(t *testing.T) {
 	const margin = 100 * time.Millisecond // more time for the watchdog, and none of the next holder's is at stake
 	c := startCluster(t, 3)
 	used := c.Follower(t)
-	fillUntil(t, c.Member(used), ttl)
+	fill(t, c.Member(used))
 	h := take(t, c, used, "defragmented", ttl, etcdlock.WithSafetyMargin(margin))
 	h.due(t)
-	stall := keptUntil(t, h, goDefragment(t, c.Member(used)), "defragmentation")
-	t.Logf("it took %v", stall.Round(time.Millisecond))
-	h.kept(t, ttl, "after it")
+	done := goDefragment(t, c.Member(used))
+	slow(c.Member(used), ttl+time.Second)
+	stall := receive(t, "defragmentation", done)
+	h.kept(t, ttl, fmt.Sprintf("defragmentation of %v", stall.Round(time.Millisecond)))
 	h.release(t)
 }
 
@@ -90,15 +83,12 @@ func TestF36DefragmentedOnlyMember(t *testing.T) {
 	t.Parallel()
 	const ttl = 2 * time.Second
 	c := startCluster(t, 1)
-	fillUntil(t, c.Member(0), 2*ttl)
+	fill(t, c.Member(0))
 	h := take(t, c, 0, "defragmented", ttl)
-	t.Cleanup(func() { _ = h.lock.Unlock(testContext(t)) }) // held or lost
 	deleted := h.deletion(t, 0)
 	h.due(t)
-	stall := receive(t, "defragmentation", goDefragment(t, c.Member(0)))
-	t.Logf("it took %v", stall.Round(time.Millisecond))
-	if stall < ttl { // a fast disk
-		return
-	}
+	done := goDefragment(t, c.Member(0))
+	slow(c.Member(0), 2*ttl)
 	h.toldBefore(t, deleted)
+	t.Logf("it took %v", receive(t, "defragmentation", done).Round(time.Millisecond))
 }

@@ -68,15 +68,9 @@ func (h *hold) due(t testing.TB) {
 // kept fails the test if the lock is lost within d.
 func (h *hold) kept(t testing.TB, d time.Duration, what string) {
 	t.Helper()
+	least := h.ttl
 	timer := time.NewTimer(d)
 	defer timer.Stop()
-	keptUntil(t, h, timer.C, what)
-}
-
-// keptUntil fails the test if the lock is lost before something comes of until, which it returns.
-func keptUntil[T any](t testing.TB, h *hold, until <-chan T, what string) T {
-	t.Helper()
-	least := h.lock.Remaining()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -85,9 +79,9 @@ func keptUntil[T any](t testing.TB, h *hold, until <-chan T, what string) T {
 			t.Fatalf("%s: %v", what, context.Cause(h.lock.Context()))
 		case <-tick.C:
 			least = min(least, h.lock.Remaining())
-		case v := <-until:
+		case <-timer.C:
 			t.Logf("%s: kept, at least %v left of a TTL of %v", what, least.Round(10*time.Millisecond), h.ttl)
-			return v
+			return
 		}
 	}
 }

@@ -174,6 +174,9 @@ func (v *View) create(ctx context.Context, a *Attempt, cmps []clientv3.Cmp, then
 	} else if own := reads(resp, 0).Kvs; len(own) > 0 {
 		// The key was there: clientv3 has sent the transaction more than once.
 		a.Dirty, a.Rev = true, own[0].CreateRevision
+		if !repeated && err == nil { // or somebody else is on the lease, and believes the key to be theirs
+			err = ErrPlaceLost
+		}
 	}
 	return resp, err
 }

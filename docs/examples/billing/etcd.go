@@ -119,8 +119,12 @@ func watchDeletions(ctx context.Context, c *clientv3.Client, prefix string, to c
 	return ended, nil
 }
 
+// marks is what the marks of nights that are done start with, below the prefix (see Once).
+const marks = "%done/"
+
 // sweep makes sure that nothing is left under prefix. It is called when every worker has ended, so a lease
-// that is still there belongs to nobody, and is revoked rather than waited for.
+// that is still there belongs to nobody, and is revoked rather than waited for. A night's mark is meant to
+// outlive the workers, so found counts the other keys: of locks that were not released.
 func sweep(ctx context.Context, c *clientv3.Client, prefix string) (found int, err error) {
 	for {
 		r, err := c.Get(ctx, prefix, clientv3.WithPrefix())
@@ -130,11 +134,15 @@ func sweep(ctx context.Context, c *clientv3.Client, prefix string) (found int, e
 		if len(r.Kvs) == 0 {
 			return found, nil
 		}
-		found = max(found, len(r.Kvs))
+		locks := 0
 		for _, kv := range r.Kvs {
+			if !strings.HasPrefix(string(kv.Key), prefix+marks) {
+				locks++
+			}
 			// Its error does not matter: the next read tells.
 			_, _ = c.Revoke(ctx, clientv3.LeaseID(kv.Lease))
 		}
+		found = max(found, locks)
 		select {
 		case <-time.After(100 * time.Millisecond):
 		case <-ctx.Done():

@@ -11,7 +11,8 @@ const (
 	kindRun         = "run"         // supervisor: what is about to happen
 	kindEtcd        = "etcd"        // supervisor: etcd answers, the ledger is there
 	kindWaiting     = "waiting"     // worker: started, asks for the lock
-	kindAcquired    = "acquired"    // worker: has the lock
+	kindAlready     = "already"     // worker: the night is done, there is nothing to do
+	kindAcquired    = "acquired"    // worker: has the lock, and the night is not done
 	kindOpen        = "open"        // worker: has read which invoices are open
 	kindPreparing   = "preparing"   // worker: about to write an invoice (only with -json)
 	kindBooked      = "booked"      // worker: wrote an invoice
@@ -21,7 +22,9 @@ const (
 	kindResumed     = "resumed"     // supervisor: sent SIGCONT
 	kindLost        = "lost"        // worker: was told by etcdlock that the lock is lost
 	kindRefused     = "refused"     // worker: the ledger refused its write as stale
-	kindDone        = "done"        // worker: through with its list; releases the lock if it still has it
+	kindDone        = "done"        // worker: through with its list
+	kindMarked      = "marked"      // worker: has marked the night as done, and released the lock
+	kindUnmarked    = "unmarked"    // worker: has not marked the night, since the lock was lost
 	kindFailed      = "failed"      // anyone: something went wrong
 	kindInterrupted = "interrupted" // supervisor: a signal came
 	kindCleaned     = "cleaned"     // supervisor: what an interrupted or failed run left, and does no longer
@@ -40,6 +43,7 @@ type event struct {
 	Index   int      `json:"index,omitempty"`   // the invoice's place on the worker's list, from 1
 	Count   int      `json:"count,omitempty"`   // how many are on that list
 	Key     string   `json:"key,omitempty"`     // acquired, deleted: the key in etcd
+	Night   string   `json:"night,omitempty"`   // run, already, marked, unmarked
 	Address string   `json:"address,omitempty"` // etcd: where it listens
 	Ledger  string   `json:"ledger,omitempty"`  // etcd: the ledger file
 	Text    string   `json:"text"`              // the same for people

@@ -111,9 +111,9 @@ func (s *supervisor) reconcileAll(ctx context.Context) (err error) {
 	if s.o.unfenced {
 		mode = "OFF: the ledger takes every write"
 	}
-	s.say(event{Kind: kindRun, Count: len(s.batch), Text: fmt.Sprintf("%s, %d workers, one lock (%s) with a TTL of %v.\n"+
+	s.say(event{Kind: kindRun, Count: len(s.batch), Night: night, Text: fmt.Sprintf("%s, %d workers, one lock (%s) with a TTL of %v, one night (%s) to be done once.\n"+
 		"Once it has the lock, a worker does not look at it again; the incident's did not either.\n"+
-		"The fence is %s.", count(len(s.batch), "invoice"), workers, lockName, s.o.ttl, mode)})
+		"The fence is %s.", count(len(s.batch), "invoice"), workers, lockName, s.o.ttl, night, mode)})
 
 	dir, err := os.MkdirTemp("", "revfence-billing-")
 	if err != nil {

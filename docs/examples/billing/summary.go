@@ -16,7 +16,7 @@ const (
 	missing     = "missing-entries"
 )
 
-// hold is one time that a worker had the lock.
+// hold is one time that a worker had the lock and did the job. Who took it only to find the night done has none.
 type hold struct {
 	Worker string  `json:"worker"`
 	Token  int64   `json:"token"`
@@ -63,11 +63,10 @@ func (s *summary) add(e event) {
 	case kindDeleted:
 		if h != nil {
 			h.Until = e.T
-			h.End = cmp.Or(h.End, "lease ran out")
 		}
-	case kindDone:
+	case kindMarked:
 		if h != nil {
-			h.End = cmp.Or(h.End, "released")
+			h.End = "released"
 			h.Until = cmp.Or(h.Until, e.T)
 		}
 	case kindRefused:
@@ -80,7 +79,9 @@ func (s *summary) finish(content []booked, fenced bool) {
 	s.Fenced, s.Invoices = fenced, content
 	s.Holds, s.Totals = []hold{}, []total{}
 	for _, token := range slices.Sorted(maps.Keys(s.holds)) {
-		s.Holds = append(s.Holds, *s.holds[token])
+		h := *s.holds[token]
+		h.End = cmp.Or(h.End, "lease ran out")
+		s.Holds = append(s.Holds, h)
 	}
 	if s.Refusals == nil {
 		s.Refusals = []refusal{}
@@ -191,7 +192,7 @@ func (s *summary) table(paint func(code, text string) string) string {
 		b.WriteString("  " + line + "\n")
 	}
 
-	b.WriteString("\n" + paint(bold, "Who had the lock") + ":\n\n")
+	b.WriteString("\n" + paint(bold, "Who had the lock") + " and did the job:\n\n")
 	rows = [][]string{{"token", "worker", "from", "until", "how it ended"}}
 	for _, h := range s.Holds {
 		rows = append(rows, []string{fmt.Sprint(h.Token), h.Worker, fmt.Sprintf("%.2f s", h.From), fmt.Sprintf("%.2f s", h.Until), h.End})

@@ -84,7 +84,7 @@ func (s *supervisor) run(ctx context.Context, client *clientv3.Client, prefix st
 	}
 	for i := range workers {
 		p, err := startProcess(job{
-			Name: fmt.Sprintf("worker-%d", i+1), Endpoints: endpoints, Prefix: prefix,
+			Name: fmt.Sprintf("worker-%d", i+1), Endpoints: endpoints, Prefix: prefix, Night: night,
 			TTL: s.o.ttl, Pace: s.o.pace, Ledger: s.path, Fenced: !s.o.unfenced,
 		}, s.msgs)
 		if err != nil {

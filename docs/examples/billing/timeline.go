@@ -62,7 +62,7 @@ func (t *timeline) print(e event) {
 	switch e.Kind {
 	case kindRefused, kindFailed, kindInterrupted:
 		text = t.paint(red, text)
-	case kindStopped, kindResumed, kindLost, kindDeleted, kindMissed:
+	case kindStopped, kindResumed, kindLost, kindUnmarked, kindDeleted, kindMissed:
 		text = t.paint(yellow, text)
 	}
 	who := t.paint(hue(e.Who), fmt.Sprintf("%-10s", e.Who))

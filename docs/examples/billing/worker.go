@@ -7,20 +7,30 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"sync"
 	"time"
 
 	"github.com/revfence/revfence/etcdlock"
 	"github.com/revfence/revfence/fencing"
 )
 
-// lockName is the one lock that the three workers share.
-const lockName = "nightly-reconciliation"
+const (
+	// lockName is the one lock that the three workers share.
+	lockName = "nightly-reconciliation"
+	// night is what is to be done once. It is the date that the job was scheduled for, the same for every
+	// worker; the date on a worker's own clock may be another one by the time it gets the lock.
+	night = "2026-11-04"
+	// markTTL is for how long the night stays marked as done. Nobody comes later than that: the workers end
+	// with the run, and so does the mark. It is what removes it when nobody is left to. Yours may keep it.
+	markTTL = time.Hour
+)
 
 // job is what the supervisor tells a worker.
 type job struct {
 	Name      string        `json:"name"`
 	Endpoints []string      `json:"endpoints"`
 	Prefix    string        `json:"prefix"` // in etcd; of this run alone
+	Night     string        `json:"night"`
 	TTL       time.Duration `json:"ttl"`
 	Pace      time.Duration `json:"pace"`
 	Ledger    string        `json:"ledger"`
@@ -54,7 +64,7 @@ func workerMain(j job, stdin io.Reader, stdout io.Writer) int {
 	return exitOK
 }
 
-// work takes the lock, books what is open, and releases the lock.
+// work books what is open, under the lock, unless the night is done, and marks it done.
 func work(ctx context.Context, j job, r *reporter) (err error) {
 	client, err := newClient(j.Endpoints)
 	if err != nil {
@@ -83,49 +93,53 @@ func work(ctx context.Context, j job, r *reporter) (err error) {
 	}()
 
 	r.report(event{Kind: kindWaiting, Text: fmt.Sprintf("process %d asks for the lock", os.Getpid())})
-	var opts []etcdlock.LockOption
+	opts := []etcdlock.OnceOption{etcdlock.WithMarkerTTL(markTTL)}
 	raised := "; the ledger is not fenced"
 	if j.Fenced {
-		// Raises the ledger's mark before Lock returns: before this holder reads anything.
+		// Raises the ledger's mark before anything runs under the lock: before this holder reads anything.
 		opts = append(opts, etcdlock.WithFences(armer{books}))
 		raised = " and has shown it to the ledger"
 	}
-	lock, err := locker.Lock(ctx, lockName, opts...)
-	if ctx.Err() != nil && err != nil {
+	var (
+		ran    bool
+		worked error // what reconcile returned
+		token  int64
+		told   sync.Once
+	)
+	tellLoss := func(err error) {
+		if lost, ok := errors.AsType[*etcdlock.LostError](err); ok {
+			told.Do(func() {
+				r.report(event{Kind: kindLost, Token: token, Text: fmt.Sprintf("hears from etcdlock that it has lost the lock: %v", lost.Reason)})
+			})
+		}
+	}
+	err = locker.Once(ctx, lockName, j.Night, func(_ context.Context, lock *etcdlock.Lock) error {
+		ran, token = true, int64(lock.Token())
+		r.report(event{Kind: kindAcquired, Token: token, Key: lock.Key(), Text: fmt.Sprintf("HAS THE LOCK with token %d%s", token, raised)})
+		defer context.AfterFunc(lock.Context(), func() { tellLoss(context.Cause(lock.Context())) })()
+		worked = reconcile(ctx, j, books, lock, r)
+		return worked
+	}, opts...)
+	tellLoss(err)
+	stale := errors.Is(worked, fencing.ErrStale)
+	switch {
+	case err == nil && ran:
+		r.report(event{Kind: kindMarked, Token: token, Night: j.Night, Text: fmt.Sprintf("has marked the night %s as done", j.Night)})
+	case err == nil:
+		r.report(event{Kind: kindAlready, Night: j.Night, Text: fmt.Sprintf("finds the night %s done: nothing to do", j.Night)})
+	case ctx.Err() != nil && !ran:
 		return errStopped
+	case errors.Is(err, etcdlock.ErrLost) && ran && (worked == nil || stale):
+		// As it should be. The night is another holder's to mark.
+		r.report(event{Kind: kindUnmarked, Token: token, Night: j.Night, Text: fmt.Sprintf("has not marked the night %s: it had lost the lock", j.Night)})
+	default:
+		return fmt.Errorf("the night %s: %w", j.Night, err)
 	}
-	if err != nil {
-		return fmt.Errorf("lock: %w", err)
-	}
-	r.report(event{Kind: kindAcquired, Token: int64(lock.Token()), Key: lock.Key(), Text: fmt.Sprintf("HAS THE LOCK with token %d%s", lock.Token(), raised)})
-	told := make(chan bool)
-	go func() {
-		<-lock.Context().Done()
-		told <- tellLoss(context.Cause(lock.Context()), lock, r)
-	}()
-
-	err = reconcile(ctx, j, books, lock, r)
-
-	c, cancel := context.WithTimeout(context.Background(), releaseTime)
-	defer cancel()
-	uerr := lock.Unlock(c)
-	if !<-told && !tellLoss(uerr, lock, r) && err == nil && uerr != nil {
-		err = fmt.Errorf("unlock: %w", uerr)
-	}
-	return err
+	return nil
 }
 
 // releaseTime bounds how long releasing may take; what is not released then ends with its lease.
 const releaseTime = 2 * time.Second
-
-// tellLoss reports a loss that etcdlock has told us of, when err is one.
-func tellLoss(err error, lock *etcdlock.Lock, r *reporter) bool {
-	lost, ok := errors.AsType[*etcdlock.LostError](err)
-	if ok {
-		r.report(event{Kind: kindLost, Token: int64(lock.Token()), Text: fmt.Sprintf("hears from etcdlock that it has lost the lock: %v", lost.Reason)})
-	}
-	return ok
-}
 
 // reconcile books every invoice that is open when it starts, each in a transaction of its own.
 //
@@ -133,12 +147,12 @@ func tellLoss(err error, lock *etcdlock.Lock, r *reporter) bool {
 // code should, with lock.Require before each step and lock.Context() for its calls; that makes a late write
 // rare. It cannot make it impossible: the process may be paused between any look and the write after it,
 // which is what happens here. It is the same loop with and without the fence.
+//
+// It returns nil only when every invoice is booked, since that is what marks the night.
 func reconcile(ctx context.Context, j job, books *ledger, lock *etcdlock.Lock, r *reporter) error {
 	token := lock.Token()
 	open, err := books.open(context.Background(), token)
-	if refused(err, "reads the ledger", event{Token: int64(token)}, r) {
-		return nil
-	}
+	tellRefusal(err, "reads the ledger", event{Token: int64(token)}, r)
 	if err != nil {
 		return fmt.Errorf("reading what is open: %w", err)
 	}
@@ -158,26 +172,22 @@ func reconcile(ctx context.Context, j job, books *ledger, lock *etcdlock.Lock, r
 		}
 		// Not under the lock's context: see above.
 		err := books.book(context.Background(), token, j.Name, v)
-		if refused(err, "writes "+v.ID, e, r) {
-			return nil
-		}
+		tellRefusal(err, "writes "+v.ID, e, r)
 		if err != nil {
 			return fmt.Errorf("booking %s: %w", v.ID, err)
 		}
 		e.Kind, e.Text = kindBooked, fmt.Sprintf("books %s  %s  %s", v.ID, v.amount(), v.Customer)
 		r.report(e)
 	}
-	r.report(event{Kind: kindDone, Token: int64(token), Count: len(open), Text: fmt.Sprintf("is done: %d booked", len(open))})
+	r.report(event{Kind: kindDone, Token: int64(token), Count: len(open), Text: fmt.Sprintf("is through: %d booked", len(open))})
 	return nil
 }
 
-// refused reports that the ledger has refused the token, when that is what err says.
-func refused(err error, what string, e event, r *reporter) bool {
-	stale, ok := errors.AsType[*fencing.StaleError](err)
-	if ok {
+// tellRefusal reports that the ledger has refused the token, when that is what err says.
+func tellRefusal(err error, what string, e event, r *reporter) {
+	if stale, ok := errors.AsType[*fencing.StaleError](err); ok {
 		e.Kind, e.Mark = kindRefused, int64(stale.HighWater)
 		e.Text = fmt.Sprintf("%s: REFUSED as stale, its token %d is below the ledger's mark %d; stops", what, stale.Token, stale.HighWater)
 		r.report(e)
 	}
-	return ok
 }
