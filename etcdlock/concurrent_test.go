@@ -38,12 +38,12 @@ func TestF44EverythingAtOnce(t *testing.T) {
 			t.Parallel()
 			srv := startClean(t, ttl+soon)
 			client := srv.Client(t)
-			for range 10 {
+			for round := range 5 {
 				l, err := etcdlock.New(client, etcdlock.WithTTL(ttl))
 				if err != nil {
 					t.Fatal(err)
 				}
-				callEverything(t, l, func(k *etcdlock.Lock) { end(t, srv, l, k) })
+				callEverything(t, l, fmt.Sprint(round), func(k *etcdlock.Lock) { end(t, srv, l, k) })
 				_ = l.Close(testContext(t)) // for the second time, or with locks left by then: no panic
 			}
 		})
@@ -51,10 +51,10 @@ func TestF44EverythingAtOnce(t *testing.T) {
 }
 
 // callEverything calls everything on a lock of l before, while and after end runs.
-func callEverything(t *testing.T, l *etcdlock.Locker, end func(*etcdlock.Lock)) {
+func callEverything(t *testing.T, l *etcdlock.Locker, name string, end func(*etcdlock.Lock)) {
 	t.Helper()
 	ctx := testContext(t)
-	k := mustLock(t, l, "x")
+	k := mustLock(t, l, name)
 	var wg sync.WaitGroup
 	stop, ending := make(chan struct{}), make(chan struct{})
 	until := func(f func()) {
@@ -70,7 +70,7 @@ func callEverything(t *testing.T, l *etcdlock.Locker, end func(*etcdlock.Lock)) 
 					select {
 					case <-stop:
 						return
-					default:
+					case <-time.After(time.Millisecond): // or etcd would get no turn
 					}
 				}
 			})
@@ -84,8 +84,8 @@ func callEverything(t *testing.T, l *etcdlock.Locker, end func(*etcdlock.Lock)) 
 		func() { _, _ = k.Remaining(), context.Cause(k.Context()) },
 		func() { _, _ = k.Txn(ctx).If(k.IsOwner()).Then(clientv3.OpGet(k.Key())).Commit() },
 		func() { _ = fmt.Sprint(k, k.Name(), k.Key(), k.Token()) },
-		func() { _, _ = l.Queue(ctx, "x") },
-		func() { _, _ = l.TryLock(k.Context(), "x") }, // of its own hold
+		func() { _, _ = l.Queue(ctx, name) },
+		func() { _, _ = l.TryLock(k.Context(), name) }, // of its own hold
 		func() { _ = l.Do(ctx, "y", func(context.Context, *etcdlock.Lock) error { return nil }) },
 		func() {
 			<-ending

@@ -109,11 +109,10 @@ func TestF12DoStepsDown(t *testing.T) {
 				}
 				defer inside.Add(-1)
 				begun <- k.Token()
-				receive(t, "end of the function's context", fctx.Done())
+				<-fctx.Done()
 				pass(ttl + 500*time.Millisecond)
-				live(t, k)
-				if err := k.Check(context.WithoutCancel(fctx)); err != nil {
-					t.Errorf("Check at the end: %v", err)
+				if err := k.Check(testContext(t)); err != nil || k.Context().Err() != nil {
+					t.Errorf("at the end: Check %v, context %v", err, context.Cause(k.Context()))
 				}
 				return nil
 			})

@@ -64,7 +64,7 @@ func TestF15LeasesNotShared(t *testing.T) {
 }
 
 // TestF15LeaseIDTaken: a lease of the id that was chosen exists already. It is somebody else's, who would hold the same
-// key, and so it is not taken over. (After a lost reply it is the Locker's own: TestGrantReplyLost.)
+// key, and so it is not taken over. (After a lost reply it is the Locker's own: TestF22GrantReplyLost.)
 func TestF15LeaseIDTaken(t *testing.T) {
 	t.Parallel()
 	srv := startClean(t, soon)
@@ -120,7 +120,8 @@ func TestF15KeyOfAnotherOnOurLease(t *testing.T) {
 	wantIs(t, "TryLock", err, etcdlock.ErrLocked)
 	k := mustLock(t, l, "x") // the lease is the Locker's to revoke
 	if int64(k.Token()) <= theirs.CreateRevision || k.Key() == string(theirs.Key) {
-		t.Errorf("key %s, token %d: the other's is %s, %d", k.Key(), k.Token(), theirs.Key, theirs.CreateRevision)
+		_ = k.Unlock(ctx)
+		t.Fatalf("key %s, token %d: the other's is %s, %d", k.Key(), k.Token(), theirs.Key, theirs.CreateRevision)
 	}
 	receive(t, "end of the session on the revoked lease", s.Done())
 	mustUnlock(t, k)

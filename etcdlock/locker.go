@@ -75,8 +75,11 @@ func New(client *clientv3.Client, opts ...Option) (*Locker, error) {
 			return pb.NewLeaseClient(conn), conn, err
 		},
 		StaticToken: client.Token != "",
-		Clock:       c.clock,
-		Logger:      c.log,
+		// A key that was released, and comes back with a backup, must not be
+		// kept alive by a session that waits for use, or is used for others.
+		Broken: l.discard,
+		Clock:  c.clock,
+		Logger: c.log,
 	})
 	l.view = view.New(l.base, client, l.keeper.View(client.Lease))
 	l.mu.Lock() // the client may be closed at this moment

@@ -36,8 +36,8 @@ func settled(t testing.TB, srv *etcdtest.Server, k *etcdlock.Lock) {
 	}
 }
 
-// TestGrantReplyLost: the lease that may exist is used if that comes out, and else revoked.
-func TestGrantReplyLost(t *testing.T) {
+// TestF22GrantReplyLost: the lease that may exist is used if that comes out, and else revoked.
+func TestF22GrantReplyLost(t *testing.T) {
 	t.Parallel()
 	for what, c := range map[string]struct {
 		err   error
@@ -60,6 +60,31 @@ func TestGrantReplyLost(t *testing.T) {
 			mustUnlock(t, k)
 		})
 	}
+}
+
+// TestF22GrantCommittedLate: when it is revoked, there is no lease yet. It does not live for a TTL.
+func TestF22GrantCommittedLate(t *testing.T) {
+	t.Parallel()
+	srv := startClean(t, soon)
+	l, faults := faulty(t, srv)
+	ctx, cancel := context.WithCancel(testContext(t))
+	revoke := faults.Lost(callsOf(revokeCall), 1, nil)
+	// Unknown is not repeated by etcd's client.
+	grant := faults.Late(func(method string, req any) bool {
+		if callsOf(grantCall)(method, req) {
+			cancel()
+			return true
+		}
+		return false
+	}, 1, 300*time.Millisecond, status.Error(codes.Unknown, "reply lost"))
+	_, err := l.Lock(ctx, "x")
+	wantIs(t, "Lock", err, context.Canceled)
+	eventually(t, "the lease is revoked", func() bool { return revoke.Hits() == 1 })
+	if grant.Hits() != 1 || leaseCount(t, srv) != 0 {
+		t.Fatalf("%d grants, %d leases: the revoke did not come first", grant.Hits(), leaseCount(t, srv))
+	}
+	faults.Wait()
+	eventuallyWithin(t, "the late lease is revoked", soon, func() bool { return leaseCount(t, srv) == 0 })
 }
 
 // TestF19CreateReplyLost: the key that may be in the queue does not stay there, and its session is not used again.

@@ -6,11 +6,14 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/revfence/revfence/internal/faultkit"
 )
 
 // TestMain lets more tests run at the same time than there are processors: most of them wait for a TTL to pass. Tests
 // that keep a processor busy, or whose timing is judged closely, are parallel to none but themselves.
 func TestMain(m *testing.M) {
+	faultkit.Main(nil)
 	flag.Parse()
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })

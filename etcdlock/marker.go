@@ -83,7 +83,7 @@ func (m *marker) lease(ctx context.Context) (clientv3.LeaseID, error) {
 		if !call.Definite(err) {
 			l.background(func(ctx context.Context) { l.revoke(ctx, id) })
 		}
-		if !call.Transient(err) || !pause.Wait(ctx) {
+		if !l.view.Transient(err) || !pause.Wait(ctx) {
 			return 0, err
 		}
 	}
@@ -104,7 +104,7 @@ func (m *marker) commit(ctx context.Context, k *Lock, build func(clientv3.Txn) c
 		}
 		unsure = unsure || !call.Definite(err)
 		repeated := errors.Is(err, ErrUnknown) // by clientv3, and the lock is held: the next try finds what came of it
-		if !repeated && !call.Transient(err) || !pause.Wait(ctx) {
+		if !repeated && !m.locker.view.Transient(err) || !pause.Wait(ctx) {
 			return nil, unsure, err
 		}
 	}

@@ -283,7 +283,8 @@ func TestF41LossBesideOthers(t *testing.T) {
 				<-log.let
 			}
 		})))
-	defer close(log.let)
+	let := sync.OnceFunc(func() { close(log.let) })
+	defer let()
 	k, other := mustLock(t, l, "x"), mustLock(t, l, "other")
 	log.full.Store(true)
 	streams.Break(renewal, 1, rpctypes.ErrGRPCNoLeader) // of which there is a line as well
@@ -295,6 +296,7 @@ func TestF41LossBesideOthers(t *testing.T) {
 	}
 	wantLost(t, k, etcdlock.ReasonLeaseGone)
 	kept(t, other, 2*ttl, "another's loss was not taken note of")
+	let()
 	mustUnlock(t, other)
 }
 

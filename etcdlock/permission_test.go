@@ -57,14 +57,17 @@ func TestF32PermissionRevoked(t *testing.T) {
 	srv, root := secured(t, ttl+soon)
 	stalls := etcdtest.Stalls(t)
 	ctx := testContext(t)
-	l := newLocker(t, srv.Client(t, etcdtest.AsUser("svc", "password")), etcdlock.WithTTL(ttl))
+	var calls etcdtest.Counter
+	l := newLocker(t, srv.Client(t, etcdtest.AsUser("svc", "password"), etcdtest.Counted(&calls)), etcdlock.WithTTL(ttl))
 	waiter := newLocker(t, srv.Client(t, etcdtest.AsUser("svc", "password")), etcdlock.WithTTL(ttl))
 	k := mustLock(t, l, "x")
 	next := goLock(ctx, waiter, "x")
 	eventually(t, "the waiter in the queue", func() bool {
-		queue, err := l.Queue(ctx, "x")
+		queue, err := waiter.Queue(ctx, "x")
 		return err == nil && len(queue) == 2
 	})
+	// What is read beside the watch would tell as well, a while later.
+	eventually(t, "the key read once its watch stands", func() bool { return calls.Snapshot().Unary[etcdtest.Range] == 1 })
 
 	from := time.Now()
 	if _, err := root.UserRevokeRole(ctx, "svc", "locker"); err != nil {

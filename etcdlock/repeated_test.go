@@ -2,6 +2,7 @@ package etcdlock_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -145,6 +146,28 @@ func TestF09TxnSentTwiceWhileHeld(t *testing.T) {
 		remove(t, srv, "data")
 	})
 	mustUnlock(t, k)
+}
+
+// TestF09MarkSentTwice: the first writes the mark, and the others find it. It is asked again what came of it.
+func TestF09MarkSentTwice(t *testing.T) {
+	t.Parallel()
+	srv := startClean(t, soon)
+	removeMarks(t, srv)
+	l, calls := faulty(t, srv)
+	var r runs
+	repeats(func(times int, err error) {
+		slot := fmt.Sprint(times, status.Code(err))
+		fault := calls.Lost(marking, times, err)
+		for range 2 {
+			if err := l.Once(testContext(t), "job", slot, r.job(slot, nil)); err != nil {
+				t.Errorf("Once: %v", err)
+			}
+		}
+		if fault.Hits() != times {
+			t.Errorf("%v: fault applied %d times", err, fault.Hits())
+		}
+		r.want(t, slot, 1)
+	})
 }
 
 // TestF09TxnSentTwice: the first was applied, then the lock was lost, and that is all the second finds. Neither "written" nor

@@ -94,6 +94,37 @@ func TestF08RestoredBackup(t *testing.T) {
 	mustUnlock(t, k)
 }
 
+// TestF08RestoredKeyOfPooledLease: a key that was released comes back with the backup, on a lease that is renewed for later
+// use. Its process has forgotten the key, but notices that etcd was away, and gives the lease up.
+func TestF08RestoredKeyOfPooledLease(t *testing.T) {
+	t.Parallel()
+	srv := startClean(t, soon)
+	proxy := faultkit.NewProxy(t, srv.Endpoint())
+	l := newLocker(t, srv.Client(t, etcdtest.Via(proxy.Addr()))) // would renew the lease for 30 s
+	k := mustLock(t, l, "x")
+	backup := t.TempDir()
+	if err := os.CopyFS(backup, os.DirFS(srv.Dir())); err != nil { // at rest, or as after a crash
+		t.Fatal(err)
+	}
+	mustUnlock(t, k)
+	restart(t, srv, proxy, func(dir string) error {
+		if err := os.RemoveAll(dir); err != nil {
+			return err
+		}
+		return os.CopyFS(dir, os.DirFS(backup))
+	})
+	if n := len(keys(t, srv, k.Key()).Kvs); n != 1 {
+		t.Errorf("%d keys came back", n)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	next, err := clientLocker(t, srv).Lock(ctx, "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustUnlock(t, next)
+}
+
 // TestRestart: an etcd that comes back with all its data is none of that, and a hold lives through it.
 func TestRestart(t *testing.T) {
 	t.Parallel()

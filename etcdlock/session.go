@@ -22,6 +22,9 @@ const (
 	// released and came back with a restored backup is kept alive by nothing
 	// for longer.
 	maxAge = 10
+	// lateGrant is when a lease whose grant was not answered, and that was not
+	// there to be revoked, is revoked again.
+	lateGrant = time.Second
 )
 
 // A session is a concurrency.Session on a lease of ours, used by one lock at a
@@ -220,11 +223,24 @@ func (l *Locker) revoke(ctx context.Context, id clientv3.LeaseID) {
 	again, stop := context.WithCancel(ctx)
 	defer stop()
 	defer context.AfterFunc(l.open, stop)()
+	unsure := false
 	var pause call.Backoff
 	for {
-		err := l.keeper.Revoke(ctx, id)
-		if err == nil {
+		late, err := l.keeper.Revoke(ctx, id)
+		unsure = unsure || late
+		if err == nil && !unsure {
 			return
+		}
+		if err == nil {
+			unsure = false // once more: what comes late comes soon or never
+			t := time.NewTimer(call.Jitter(lateGrant))
+			select {
+			case <-t.C:
+				continue
+			case <-again.Done():
+				t.Stop()
+				return
+			}
 		}
 		if !l.view.Transient(err) || !pause.Wait(again) {
 			l.log.Info("lease not revoked, left to expire", zap.Int64("lease", int64(id)), zap.Error(err))

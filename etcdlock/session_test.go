@@ -29,6 +29,7 @@ func TestSessionReused(t *testing.T) {
 	var calls etcdtest.Counter
 	l := newLocker(t, srv.Client(t, etcdtest.Counted(&calls)))
 	mustUnlock(t, mustLock(t, l, "x"))
+	versionsAsked(t, &calls)
 	before := calls.Snapshot()
 	for i := range cycles {
 		mustUnlock(t, mustLock(t, l, fmt.Sprint(i%3)))

@@ -1,26 +1,21 @@
 package etcdlock_test
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
-	"os/exec"
 	"runtime"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 	"google.golang.org/grpc"
 
 	"github.com/revfence/revfence/etcdlock"
 	"github.com/revfence/revfence/internal/etcdtest"
+	"github.com/revfence/revfence/internal/faultkit"
 )
 
 // The tests of this file count what speed is made of: calls, commits, watches, goroutines. Times are for benchmarks.
@@ -258,83 +253,17 @@ func (s watchStream) SendMsg(m any) error {
 	return s.ClientStream.SendMsg(m)
 }
 
-// serverDir makes a copy of this test program run an etcd server in that directory, and nothing else.
-const serverDir = "REVFENCE_TEST_SERVER_DIR"
-
-func init() {
-	dir := os.Getenv(serverDir)
-	if dir == "" {
-		return
-	}
-	s, err := etcdtest.Run(dir)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	fmt.Println(s.Endpoint())
-	_, _ = io.Copy(io.Discard, os.Stdin) // ends with the test, however that ends
-	s.Close()
-	os.Exit(0)
-}
-
 // serverProcess runs a server in a process of its own, for tests that count what the client costs. It returns its
 // endpoint.
 func serverProcess(tb testing.TB) string {
 	tb.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), serverDir+"="+tb.TempDir())
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() {
-		in.Close()
-		if err := cmd.Wait(); err != nil {
-			tb.Errorf("server process: %v", err)
-		}
-	})
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		tb.Fatalf("server process: %v", err)
-	}
-	return strings.TrimSpace(line)
+	return faultkit.StartCluster(tb, 1, nil).Member(0).Endpoint()
 }
 
 // remoteClient returns a client of a serverProcess that must be empty again once everything made later is closed.
 func remoteClient(tb testing.TB, endpoint string, opts ...etcdtest.ClientOption) *clientv3.Client {
 	tb.Helper()
-	cfg := clientv3.Config{Endpoints: []string{endpoint}, DialTimeout: 5 * time.Second, Logger: zap.NewNop()}
-	for _, o := range opts {
-		o(&cfg)
-	}
-	c, err := clientv3.New(cfg)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), testLimit)
-		defer cancel()
-		keys, err := c.Get(ctx, "", clientv3.WithPrefix(), clientv3.WithCountOnly())
-		if err != nil || keys.Count > 0 {
-			tb.Errorf("keys left in etcd: %v, %v", keys, err)
-		}
-		leases, err := c.Leases(ctx)
-		if err != nil || len(leases.Leases) > 0 {
-			tb.Errorf("leases left in etcd: %v, %v", leases, err)
-		}
-		c.Close()
-	})
+	c := etcdtest.NewClient(tb, []string{endpoint}, opts...)
+	tb.Cleanup(func() { etcdtest.AssertClean(tb, c, "", 0) })
 	return c
 }

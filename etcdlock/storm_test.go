@@ -45,7 +45,7 @@ func TestF19CancellationStorm(t *testing.T) {
 	}
 	t.Logf("-storm.seed=%d", seed)
 	// Long enough for nothing to be free because its TTL has passed.
-	const total, workers, ttl = 10_000, 8, 20 * time.Second
+	const total, workers, ttl = 10_000, 4, 20 * time.Second
 	srv := startClean(t, soon)
 	s := &storm{t: t, srv: srv, proxy: faultkit.NewProxy(t, srv.Endpoint())}
 	for i := range 4 {

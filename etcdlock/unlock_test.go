@@ -23,6 +23,7 @@ func TestUnlockTwice(t *testing.T) {
 	var calls etcdtest.Counter
 	l := newLocker(t, srv.Client(t, etcdtest.Counted(&calls)))
 	k := mustLock(t, l, "x")
+	versionsAsked(t, &calls)
 	before := calls.Snapshot()
 	var wg sync.WaitGroup
 	for range 20 {

@@ -14,7 +14,7 @@ type MemberSpec struct {
 	Dir     string // data; one that holds a member's data is continued
 	Client  string // host:port for clients
 	Peer    string // host:port for the other members
-	Initial string // name=http://peer of all members, separated by commas
+	Initial string // name=http://peer of all members, separated by commas; empty for a member that is alone
 
 	// Heartbeat and Election are etcd's own, 100 ms and 1 s, if zero. Leases have a minimum TTL of 1.5 times Election.
 	Heartbeat, Election time.Duration

@@ -64,7 +64,9 @@ func (c *Cluster) start(root string, n int, edit func(*etcdtest.MemberSpec)) err
 		name := fmt.Sprintf("m%d", i)
 		spec := etcdtest.MemberSpec{
 			Name: name, Dir: filepath.Join(root, name), Client: addrs[2*i], Peer: addrs[2*i+1],
-			Initial: strings.Join(initial, ","),
+		}
+		if n > 1 { // a member that is alone need not wait for an election
+			spec.Initial = strings.Join(initial, ",")
 		}
 		if edit != nil {
 			edit(&spec)

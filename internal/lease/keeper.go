@@ -29,8 +29,12 @@ type Config struct {
 	// StaticToken says that the client cannot fetch a new auth token, so that
 	// an invalid one is the end.
 	StaticToken bool
-	Clock       clock.Source
-	Logger      *zap.Logger
+	// Broken, unless nil, is called when a stream has broken: the etcd that
+	// answers on the next one may have been restored from a backup.
+	Broken func()
+
+	Clock  clock.Source
+	Logger *zap.Logger
 }
 
 // A Keeper renews leases. It runs nothing while it has none.
@@ -44,15 +48,15 @@ type Keeper struct {
 	mu       sync.Mutex
 	closed   bool
 	leases   map[int64]*Lease
-	granting map[clientv3.LeaseID]chan struct{} // closed when the grant was answered
-	rounds   []*round                           // of streams, oldest first; several only while renewals go unanswered
+	granting map[clientv3.LeaseID]*granting // under way, or failed and not yet revoked
+	rounds   []*round                       // of streams, oldest first; several only while renewals go unanswered
 	pulse    *time.Timer
 	beaten   clock.Reading
 }
 
 // NewKeeper returns a Keeper with no lease.
 func NewKeeper(c Config) *Keeper {
-	k := &Keeper{Config: c, leases: make(map[int64]*Lease), granting: make(map[clientv3.LeaseID]chan struct{})}
+	k := &Keeper{Config: c, leases: make(map[int64]*Lease), granting: make(map[clientv3.LeaseID]*granting)}
 	k.ctx, k.cancel = context.WithCancel(context.Background())
 	return k
 }
@@ -112,6 +116,12 @@ func (k *Keeper) GrantFixed(ctx context.Context, ttl time.Duration) (granted tim
 	return time.Duration(resp.TTL) * time.Second, id, nil
 }
 
+// A granting is a call for a lease.
+type granting struct {
+	answered chan struct{} // closed when it was, in whatever way
+	unsure   bool          // then: a copy of it may still be under way
+}
+
 // maxIDs bounds the ids tried for one lease. Already the second is improbable.
 const maxIDs = 3
 
@@ -121,7 +131,7 @@ const maxIDs = 3
 // clientv3 sends a grant again whose reply was lost. repeated says that it has,
 // so that the lease may have been granted before the copy that was answered.
 func (k *Keeper) grant(ctx context.Context, req *pb.LeaseGrantRequest) (resp *pb.LeaseGrantResponse, repeated bool, err error) {
-	id, answered := clientv3.LeaseID(req.ID), make(chan struct{})
+	id, g := clientv3.LeaseID(req.ID), &granting{answered: make(chan struct{})}
 	var tries call.Tries
 	var out *pb.LeaseGrantResponse
 	var failed error
@@ -130,42 +140,51 @@ func (k *Keeper) grant(ctx context.Context, req *pb.LeaseGrantRequest) (resp *pb
 		k.mu.Unlock()
 		return nil, false, errClosed
 	}
-	k.granting[id] = answered
+	k.granting[id] = g
 	k.wg.Go(func() {
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), call.Limit)
 		defer cancel()
 		defer context.AfterFunc(k.ctx, cancel)()
 		out, failed = k.Remote.LeaseGrant(limited, req, tries.Option())
 		failed = tries.Explain(clientv3.ContextError(limited, failed))
-		k.mu.Lock()
-		delete(k.granting, id)
-		k.mu.Unlock()
-		close(answered)
+		g.unsure = tries.Unsure() || failed != nil && !call.Definite(failed)
+		close(g.answered)
 	})
 	k.mu.Unlock()
 	select {
-	case <-answered:
+	case <-g.answered:
+		if failed == nil || call.Definite(failed) { // else whoever asked revokes it
+			k.mu.Lock()
+			delete(k.granting, id)
+			k.mu.Unlock()
+		}
 		return out, tries.Unsure(), failed
 	case <-ctx.Done():
 		return nil, true, tries.Explain(ctx.Err())
 	}
 }
 
-// Revoke revokes a lease, also one that is not known here.
-func (k *Keeper) Revoke(ctx context.Context, id clientv3.LeaseID) error {
+// Revoke revokes a lease, also one that is not known here. late, the first time,
+// says that its grant failed in such a way that it may be granted after all, or
+// again, when it was revoked already.
+func (k *Keeper) Revoke(ctx context.Context, id clientv3.LeaseID) (late bool, err error) {
 	k.mu.Lock()
-	answered := k.granting[id]
+	g := k.granting[id]
 	k.mu.Unlock()
-	if answered != nil {
-		<-answered // within call.Limit
+	if g != nil {
+		<-g.answered // within call.Limit
+		k.mu.Lock()
+		delete(k.granting, id)
+		k.mu.Unlock()
+		late = g.unsure
 	}
 	ctx, cancel := context.WithTimeout(ctx, call.Limit)
 	defer cancel()
-	_, err := k.Remote.LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: int64(id)})
+	_, err = k.Remote.LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: int64(id)})
 	if rpctypes.Error(err) == rpctypes.ErrLeaseNotFound {
-		return nil
+		return late, nil
 	}
-	return clientv3.ContextError(ctx, err)
+	return late, clientv3.ContextError(ctx, err)
 }
 
 func (k *Keeper) add(l *Lease) bool {
@@ -273,6 +292,10 @@ func (k *Keeper) refused(asked *Lease, err error) {
 			for _, l := range all {
 				l.end(Unauthenticated, err)
 			}
+		}
+	default:
+		if k.Broken != nil {
+			k.Broken()
 		}
 	}
 }

@@ -188,7 +188,7 @@ func TestGrantErrors(t *testing.T) {
 		if err == nil || id == 0 || r.srv.leases[int64(id)] == nil {
 			t.Fatalf("id %x, err %v: want the id of the lease that may exist", id, err)
 		}
-		if err := r.Revoke(t.Context(), id); err != nil || !r.srv.revoked[int64(id)] {
+		if _, err := r.Revoke(t.Context(), id); err != nil || !r.srv.revoked[int64(id)] {
 			t.Errorf("revoke: %v", err)
 		}
 		r.main.set(func(m *member) { m.stuck = true })

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -160,14 +161,16 @@ func TestEndpoints(t *testing.T) {
 		kind string
 		nth  int
 		code int
+		flag []string
 	}{
-		{"", 0, exitOK},
-		{kindWaiting, 3, 130},
-		{kindStopped, 1, 130},
-		{kindAcquired, 2, 130},
+		{"", 0, exitOK, nil},
+		{"", 0, exitDouble, []string{"-unfenced"}},
+		{kindWaiting, 3, 130, nil},
+		{kindStopped, 1, 130, nil},
+		{kindAcquired, 2, 130, nil},
 	} {
-		t.Run(fmt.Sprint(c.kind, c.nth), func(t *testing.T) {
-			p := start(t, slow("-endpoints", addr)...)
+		t.Run(fmt.Sprint(c.kind, c.nth, c.flag), func(t *testing.T) {
+			p := start(t, slow(append(c.flag, "-endpoints", addr)...)...)
 			if c.kind != "" {
 				p.until(c.kind, c.nth)
 				p.signal(os.Interrupt)
@@ -177,28 +180,30 @@ func TestEndpoints(t *testing.T) {
 			}
 			p.wantNothingLeft()
 			wantNoTrace(t, client)
+			if marked := p.find(kindMarked); marked != nil {
+				wantMark(t, client, p.find(kindAcquired), marked)
+			}
 		})
 	}
 }
 
-// wantNoTrace checks that a run has left no key in etcd at once, and no lease after the TTL.
-func wantNoTrace(t *testing.T, client *clientv3.Client) {
+// wantMark looks in etcd's history for the mark of the night: written once, by the holder that says so, and removed.
+func wantMark(t *testing.T, client *clientv3.Client, acquired, marked *event) {
 	t.Helper()
-	r, err := client.Get(t.Context(), "", clientv3.WithPrefix())
-	if err != nil || len(r.Kvs) > 0 {
-		t.Errorf("keys left in etcd: %v, %v", r.Kvs, err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
+	prefix, _, _ := strings.Cut(acquired.Key, lockName)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	for {
-		leases, err := client.Leases(ctx)
-		if err != nil {
-			t.Fatalf("leases left in etcd: %v", err)
+	var got []string
+	for r := range client.Watch(ctx, prefix+marks+lockName+"/"+night, clientv3.WithRev(1)) {
+		for _, e := range r.Events {
+			got = append(got, e.Type.String()+" "+string(e.Kv.Value))
+			if e.Type == clientv3.EventTypeDelete {
+				cancel()
+			}
 		}
-		if len(leases.Leases) == 0 {
-			return
-		}
-		time.Sleep(50 * time.Millisecond)
+	}
+	if want := []string{fmt.Sprintf("PUT %d %s", marked.Token, marked.Who), "DELETE "}; !slices.Equal(got, want) {
+		t.Errorf("the mark of the night: %q, want %q", got, want)
 	}
 }
 

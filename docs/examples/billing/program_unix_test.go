@@ -192,13 +192,6 @@ func (p *program) processes() (pids []int) {
 	return pids
 }
 
-func kinds(events []event) (out []string) {
-	for _, e := range events {
-		out = append(out, e.Kind)
-	}
-	return out
-}
-
 // entriesOf asks a ledger file how many entries each invoice has.
 func entriesOf(t *testing.T, path string) map[string]int {
 	t.Helper()

@@ -30,8 +30,8 @@ func TestRunFenced(t *testing.T) {
 			t.Errorf("%s has %d entries", id, n)
 		}
 	}
-	for _, want := range []string{"HAS THE LOCK", "STOPS worker-", "its lease ran out", "RESUMES worker-", "REFUSED as stale", "nothing is open",
-		"12 invoices, 3 workers", "12 invoices are open", "What is in the ledger", "Who had the lock", "What the ledger refused", "Each of the 12 invoices is in the ledger exactly once."} {
+	for _, want := range []string{"HAS THE LOCK", "STOPS worker-", "its lease ran out", "RESUMES worker-", "REFUSED as stale", "has not marked the night",
+		"has marked the night 2026-11-04 as done", "finds the night 2026-11-04 done: nothing to do", "12 invoices, 3 workers", "12 invoices are open", "What is in the ledger", "Who had the lock", "What the ledger refused", "Each of the 12 invoices is in the ledger exactly once."} {
 		if !strings.Contains(out, want) {
 			t.Errorf("the output does not say %q:\n%s", want, out)
 		}
@@ -83,7 +83,7 @@ func TestRunFencedJSON(t *testing.T) {
 	}
 
 	sum := p.find(kindSummary).Summary
-	if sum == nil || sum.Outcome != exactlyOnce || !sum.Fenced || len(sum.Invoices) != 12 || len(sum.Holds) < workers || len(sum.Refusals) == 0 {
+	if sum == nil || sum.Outcome != exactlyOnce || !sum.Fenced || len(sum.Invoices) != 12 || len(sum.Holds) < 2 || len(sum.Refusals) == 0 {
 		t.Fatalf("summary %+v", sum)
 	}
 	if first := sum.Holds[0]; first.End != "lease ran out" || first.Until <= stopped.T || first.Until >= resumed.T {
@@ -94,6 +94,7 @@ func TestRunFencedJSON(t *testing.T) {
 			t.Errorf("hold %+v follows %+v", h, before)
 		}
 	}
+	wantNightDone(t, p.events)
 	for _, total := range sum.Totals {
 		if total.Batch != total.Booked || total.Batch == 0 {
 			t.Errorf("total %+v", total)
@@ -115,6 +116,31 @@ func TestRunFencedJSON(t *testing.T) {
 	}
 }
 
+// wantNightDone checks that one worker has marked the night, that it was not the one that was stopped, and that each one
+// that was not let in before found the night done.
+func wantNightDone(t *testing.T, events []event) {
+	t.Helper()
+	kinds, stopped := map[string]int{}, 0
+	for _, e := range events {
+		kinds[e.Kind]++
+		switch e.Kind {
+		case kindStopped:
+			stopped = e.PID
+		case kindMarked:
+			if e.PID == stopped {
+				t.Errorf("the worker that was stopped has marked the night: %+v", e)
+			}
+		}
+		if night := e.Night == night; night != slices.Contains([]string{kindRun, kindAlready, kindMarked, kindUnmarked}, e.Kind) {
+			t.Errorf("the night in %+v", e)
+		}
+	}
+	if kinds[kindMarked] != 1 || kinds[kindUnmarked] == 0 || kinds[kindAcquired]+kinds[kindAlready] != workers ||
+		kinds[kindAcquired] != kinds[kindMarked]+kinds[kindUnmarked] {
+		t.Errorf("the night has not come to a good end: %v", kinds)
+	}
+}
+
 func TestRunUnfenced(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "ledger.db")
@@ -128,6 +154,7 @@ func TestRunUnfenced(t *testing.T) {
 	if e := p.find(kindLost); e == nil {
 		t.Error("the resumed worker never heard that it had lost the lock")
 	}
+	wantNightDone(t, p.events)
 	var twice []string
 	for id, n := range entriesOf(t, path) {
 		if n < 1 {

@@ -1,0 +1,206 @@
+package restore_test
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/revfence/revfence/etcdlock"
+	"github.com/revfence/revfence/fencing"
+)
+
+// TestF08RestoreWithBump: everything goes on. What was held is held on, or lost if the backup does not know it, and tokens
+// rise, past all that were handed out.
+func TestF08RestoreWithBump(t *testing.T) {
+	t.Parallel()
+	e := start(t, soon)
+	l := e.locker(t, etcdlock.WithTTL(4*time.Second))
+	gate := new(fencing.Gate)
+	unlock(t, lock(t, l, "x", etcdlock.WithFences(gate)))
+	inBackup := lock(t, l, "held through it")
+	backup := e.backup(t)
+	last := cycles(t, l, "x", 20)
+	afterBackup := lock(t, l, "taken after it", etcdlock.WithFences(gate))
+
+	e.restore(t, backup, "--bump-revision", "1000000000", "--mark-compacted")
+
+	k := lock(t, l, "x", etcdlock.WithFences(gate))
+	if k.Token() <= last.Token() || k.Token() <= afterBackup.Token() {
+		t.Errorf("token %d after %d and %d", k.Token(), last.Token(), afterBackup.Token())
+	}
+	fresh := lock(t, e.locker(t), "y", etcdlock.WithFences(gate))
+	if fresh.Token() <= k.Token() {
+		t.Errorf("token %d after %d", fresh.Token(), k.Token())
+	}
+	lostSoon(t, afterBackup)
+	if err := inBackup.Check(testContext(t)); err != nil {
+		t.Errorf("Check of a lock that the backup knows: %v", err)
+	}
+	select {
+	case <-inBackup.Context().Done():
+		t.Errorf("%v: a lock that the backup knows was lost", inBackup)
+	case <-time.After(6 * time.Second): // it is renewed as before
+	}
+	unlock(t, inBackup)
+	unlock(t, k)
+	unlock(t, fresh)
+}
+
+// TestF08RestoreWithoutBump: a process that has seen higher revisions hands out no lock, nor does one whose fence has. Each
+// says what to do, and by what number; done that way, everything goes on.
+func TestF08RestoreWithoutBump(t *testing.T) {
+	t.Parallel()
+	e := start(t, soon)
+	l := e.locker(t, etcdlock.WithTTL(12*time.Second))
+	unlock(t, lock(t, l, "x"))
+	backup := e.backup(t)
+	before := e.Revision(t)
+	gate := new(fencing.Gate)
+	last := cycles(t, l, "x", 20)
+	highest := lock(t, l, "x", etcdlock.WithFences(gate))
+	unlock(t, highest)
+
+	e.restore(t, backup)
+	_, err := l.Lock(testContext(t), "x")
+	flags := told(t, "Lock", err)
+	_, err = l.TryLock(testContext(t), "x")
+	told(t, "TryLock", err)
+	_, err = e.locker(t).Lock(testContext(t), "x", etcdlock.WithFences(gate))
+	told(t, "Lock of a fresh process with a fence", err)
+	e.AssertClean(t, "", soon) // neither what was refused nor what waited for use
+
+	if len(flags) < 2 || flags[0] != "--bump-revision" {
+		t.Fatalf("told to use %q", flags)
+	}
+	bump, err := strconv.ParseInt(flags[1], 10, 64)
+	if err != nil || before+bump <= int64(highest.Token()) {
+		t.Errorf("told to bump by %d, from %d, after token %d: %v", bump, before, highest.Token(), err)
+	}
+	e.restore(t, backup, flags...)
+	k := lock(t, l, "x", etcdlock.WithFences(gate))
+	if k.Token() <= last.Token() || k.Token() <= highest.Token() {
+		t.Errorf("token %d after %d", k.Token(), highest.Token())
+	}
+	unlock(t, k)
+}
+
+// TestF08RestoreUpToTheSame: a token that is just the highest revision that the process has seen is refused as well, the
+// next one is not.
+func TestF08RestoreUpToTheSame(t *testing.T) {
+	t.Parallel()
+	e := start(t, soon)
+	backup := e.backup(t)
+	l := e.locker(t)
+	for i := range 10 { // nothing is written after this by the one whose token is the highest
+		if k := cycles(t, e.locker(t), "other", 1); i == 9 {
+			e.advance(t, int64(k.Token())+5)
+		}
+	}
+	seen := lock(t, l, "x")
+	highest := int64(seen.Token())
+
+	e.restore(t, backup)
+	lostSoon(t, seen)
+	e.AssertClean(t, "", soon)
+	e.advance(t, highest-1)
+	k, err := l.Lock(testContext(t), "y")
+	if k != nil {
+		t.Errorf("token %d, as before", k.Token())
+	}
+	told(t, "Lock", err)
+	e.AssertClean(t, "", soon)
+	k = lock(t, l, "y")
+	if int64(k.Token()) <= highest {
+		t.Errorf("token %d after %d", k.Token(), highest)
+	}
+	unlock(t, k)
+}
+
+// TestF08RestoredKeyOfPooledLease: a key that its process had released comes back with the backup, on a lease that the process
+// renews for later use. It blocks nobody for longer than a TTL, whether that process rests, works, or notices nothing.
+func TestF08RestoredKeyOfPooledLease(t *testing.T) {
+	t.Parallel()
+	const ttl = 6 * time.Second
+	for _, test := range []struct {
+		what  string
+		flags []string
+		busy  bool
+	}{
+		{"idle", nil, false},
+		{"idle after a bump", []string{"--bump-revision", "1000000000", "--mark-compacted"}, false},
+		{"busy after a bump", []string{"--bump-revision", "1000000000", "--mark-compacted"}, true},
+	} {
+		t.Run(test.what, func(t *testing.T) {
+			t.Parallel()
+			e := start(t, soon)
+			l := e.locker(t, etcdlock.WithTTL(ttl))
+			k := lock(t, l, "x")
+			backup := e.backup(t)
+			unlock(t, k)
+			e.restore(t, backup, test.flags...)
+			back := time.Now()
+			if !e.has(t, k.Key()) {
+				t.Error("the released key did not come back")
+			}
+			stop, stopped := make(chan struct{}), make(chan struct{})
+			go func() {
+				defer close(stopped)
+				for test.busy {
+					select {
+					case <-stop:
+						return
+					default:
+						cycles(t, l, "another", 1)
+					}
+				}
+			}()
+			next := lock(t, e.locker(t), "x")
+			took := time.Since(back)
+			t.Logf("free %v after the restore", took)
+			if took > ttl+500*time.Millisecond { // etcd looks for expired leases every 500 ms
+				t.Errorf("blocked for %v", took)
+			}
+			unlock(t, next)
+			close(stop)
+			<-stopped
+		})
+	}
+}
+
+// TestF08RestoreUnseen shows what nobody can know: to a process that has seen nothing, without a fence, an etcd that was
+// set back is as any other, and hands out tokens that are not above those of earlier holders.
+func TestF08RestoreUnseen(t *testing.T) {
+	t.Parallel()
+	e := start(t, soon)
+	backup := e.backup(t)
+	last := cycles(t, e.locker(t), "x", 10)
+	e.restore(t, backup)
+	k := lock(t, e.locker(t), "x")
+	if k.Token() > last.Token() {
+		t.Errorf("token %d after %d: this was meant to show that it is not above", k.Token(), last.Token())
+	}
+	unlock(t, k)
+}
+
+// TestF08RestoreUpToTheMark shows the other limit: when a restored etcd, without a bump, has reached a fence's mark again,
+// the next holder's token is the mark itself, which its owner may use again. The fence lets both in.
+func TestF08RestoreUpToTheMark(t *testing.T) {
+	t.Parallel()
+	e := start(t, soon)
+	backup := e.backup(t)
+	gate := new(fencing.Gate)
+	cycles(t, e.locker(t), "x", 10)
+	former := lock(t, e.locker(t), "x", etcdlock.WithFences(gate))
+	unlock(t, former)
+
+	e.restore(t, backup)
+	e.advance(t, int64(former.Token())-1)
+	k := lock(t, e.locker(t), "x", etcdlock.WithFences(gate))
+	if k.Token() != former.Token() {
+		t.Errorf("token %d, want %d once more", k.Token(), former.Token())
+	}
+	if err := gate.Advance(testContext(t), former.Token()); err != nil {
+		t.Errorf("the former holder: %v", err)
+	}
+	unlock(t, k)
+}
