@@ -186,10 +186,10 @@ func TestStaticTokenOld(t *testing.T) {
 	stalls := etcdtest.Stalls(t)
 	ctx := testContext(t)
 	token := tokenOf(t, root)
-	var calls etcdtest.Counter
-	l := newLocker(t, srv.Client(t, func(c *clientv3.Config) { c.Token = token }, etcdtest.Counted(&calls)), etcdlock.WithTTL(ttl))
+	var watches standing
+	l := newLocker(t, srv.Client(t, func(c *clientv3.Config) { c.Token = token }, etcdtest.Stream(watches.stream)), etcdlock.WithTTL(ttl))
 	k := mustLock(t, l, "x")
-	eventually(t, "the key read once its watch stands", func() bool { return calls.Snapshot().Unary[etcdtest.Range] == 1 })
+	eventually(t, "the watch of the key", func() bool { return watches.count() == 1 })
 	from := time.Now()
 	if _, err := root.UserAdd(ctx, "somebody", "else"); err != nil {
 		t.Fatal(err)

@@ -55,6 +55,13 @@
 //   - N8. Detection of deadlocks between names. Locks are not reentrant: see
 //     [ErrReentrant].
 //
+// # Servers
+//
+// etcd 3.5.18 is the oldest server to use; 3.5.21, 3.6.16 and 3.7.3 are tested.
+// With its first lock a Locker asks every endpoint, once and in the background, for
+// its version, and logs a warning about older ones: they may leave a deletion out of
+// a watch, or revoke a lease that is renewed. Nothing is refused.
+//
 // # Time
 //
 // etcd alone decides when a lock has ended. The local clock only ends it

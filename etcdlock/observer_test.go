@@ -262,7 +262,10 @@ func TestF41BlockedLogger(t *testing.T) {
 	l := newLocker(t, srv.Client(t, etcdtest.Via(proxy.Addr())), etcdlock.WithTTL(ttl), etcdlock.WithSharedLeases(5),
 		etcdlock.WithLogger(log.logger()))
 	defer close(log.let)
-	held := lockAll(t, l, 10)
+	var held []*etcdlock.Lock
+	for i := range 10 { // in turn, or each would have a lease of its own
+		held = append(held, mustLock(t, l, lockName(i)))
+	}
 	log.full.Store(true)
 	proxy.BlackHole()
 	lostInTime(t, stalls, held, ttl)

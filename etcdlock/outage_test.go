@@ -58,7 +58,7 @@ func TestF20UnlockDuringOutage(t *testing.T) {
 		unknown bool          // what came of it
 		free    time.Duration // for others, after the cut
 	}{
-		{30 * time.Second, false, outage + 2*time.Second}, // released as soon as etcd is back
+		{30 * time.Second, false, outage + 2*soon}, // released as soon as the client has reached etcd again
 		{3 * time.Second, true, 3*time.Second + expiryLimit},
 	} {
 		t.Run(c.ttl.String(), func(t *testing.T) {

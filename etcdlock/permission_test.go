@@ -57,8 +57,8 @@ func TestF32PermissionRevoked(t *testing.T) {
 	srv, root := secured(t, ttl+soon)
 	stalls := etcdtest.Stalls(t)
 	ctx := testContext(t)
-	var calls etcdtest.Counter
-	l := newLocker(t, srv.Client(t, etcdtest.AsUser("svc", "password"), etcdtest.Counted(&calls)), etcdlock.WithTTL(ttl))
+	var watches standing
+	l := newLocker(t, srv.Client(t, etcdtest.AsUser("svc", "password"), etcdtest.Stream(watches.stream)), etcdlock.WithTTL(ttl))
 	waiter := newLocker(t, srv.Client(t, etcdtest.AsUser("svc", "password")), etcdlock.WithTTL(ttl))
 	k := mustLock(t, l, "x")
 	next := goLock(ctx, waiter, "x")
@@ -66,8 +66,8 @@ func TestF32PermissionRevoked(t *testing.T) {
 		queue, err := waiter.Queue(ctx, "x")
 		return err == nil && len(queue) == 2
 	})
-	// What is read beside the watch would tell as well, a while later.
-	eventually(t, "the key read once its watch stands", func() bool { return calls.Snapshot().Unary[etcdtest.Range] == 1 })
+	// What is read once the watch stands, and beside it later, would tell as well.
+	eventually(t, "the watch of the key", func() bool { return watches.count() == 1 })
 
 	from := time.Now()
 	if _, err := root.UserRevokeRole(ctx, "svc", "locker"); err != nil {

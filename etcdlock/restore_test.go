@@ -100,8 +100,11 @@ func TestF08RestoredKeyOfPooledLease(t *testing.T) {
 	t.Parallel()
 	srv := startClean(t, soon)
 	proxy := faultkit.NewProxy(t, srv.Endpoint())
-	l := newLocker(t, srv.Client(t, etcdtest.Via(proxy.Addr()))) // would renew the lease for 30 s
+	const ttl = 12 * time.Second // for which the lease would be renewed
+	var calls etcdtest.Counter
+	l := newLocker(t, srv.Client(t, etcdtest.Via(proxy.Addr()), etcdtest.Counted(&calls)), etcdlock.WithTTL(ttl))
 	k := mustLock(t, l, "x")
+	eventually(t, "a renewal", func() bool { return calls.Snapshot().Sent[etcdtest.KeepAlive] > 0 })
 	backup := t.TempDir()
 	if err := os.CopyFS(backup, os.DirFS(srv.Dir())); err != nil { // at rest, or as after a crash
 		t.Fatal(err)
@@ -116,7 +119,7 @@ func TestF08RestoredKeyOfPooledLease(t *testing.T) {
 	if n := len(keys(t, srv, k.Key()).Kvs); n != 1 {
 		t.Errorf("%d keys came back", n)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), ttl/2)
 	defer cancel()
 	next, err := clientLocker(t, srv).Lock(ctx, "x")
 	if err != nil {

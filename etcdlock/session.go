@@ -165,7 +165,13 @@ func (l *Locker) reap() {
 	now := l.clock.Now()
 	l.retireLocked(func(s *session) bool { return now.Since(s.since) >= l.ttl || l.aged(s) })
 	if len(l.room) > 0 && !l.closed {
-		l.reaper = time.AfterFunc(l.ttl, l.reap)
+		next := l.ttl // no longer: a released key that a backup brings back lives on an idle lease
+		for _, s := range l.room {
+			if len(s.names) == 0 {
+				next = min(next, l.ttl-now.Since(s.since))
+			}
+		}
+		l.reaper = time.AfterFunc(next, l.reap)
 	}
 }
 

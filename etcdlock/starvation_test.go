@@ -33,12 +33,15 @@ func TestF33OneDenied(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	l := newLocker(t, srv.Client(t, etcdtest.AsUser("svc", "password")), etcdlock.WithTTL(ttl))
+	var watches standing
+	l := newLocker(t, srv.Client(t, etcdtest.AsUser("svc", "password"), etcdtest.Stream(watches.stream)), etcdlock.WithTTL(ttl))
 	var denied []*etcdlock.Lock
 	for i := range 3 {
 		denied = append(denied, mustLock(t, l, fmt.Sprint("denied", i)))
 	}
 	k := mustLock(t, l, "good")
+	// Until a watch stands its key is read, and the loss would not come from the renewal.
+	eventually(t, "all keys watched", func() bool { return watches.count() == 1+len(denied) })
 	if _, err := root.UserRevokeRole(ctx, "svc", "locker"); err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,6 @@ import (
 // and what it has left there is gone within the TTL.
 func TestF21LockReturnsWithItsContext(t *testing.T) {
 	for _, c := range []outage{
-		{what: "black hole from the start", down: func(p *faultkit.Proxy) { p.BlackHole() }},
 		{what: "black hole while waiting", wait: true, down: func(p *faultkit.Proxy) { p.BlackHole() }},
 		{what: "disconnected while waiting", wait: true, down: func(p *faultkit.Proxy) { p.Cut() }},
 		{what: "grant unanswered", at: "Lease/LeaseGrant", down: func(p *faultkit.Proxy) { p.BlackHole(faultkit.Down) }},
@@ -30,10 +29,15 @@ func TestF21LockReturnsWithItsContext(t *testing.T) {
 	}
 }
 
-// TestLockRefusedReturnsWithItsContext is the one of them that takes long to close.
-func TestLockRefusedReturnsWithItsContext(t *testing.T) {
+// TestF22Unreachable: and so it does where no etcd is, though it has nothing to withdraw yet. These take long to close.
+func TestF22Unreachable(t *testing.T) {
 	t.Parallel()
-	outage{addr: "127.0.0.1:1", down: func(*faultkit.Proxy) {}}.run(t)
+	for _, c := range []outage{
+		{what: "refused", addr: "127.0.0.1:1", down: func(*faultkit.Proxy) {}},
+		{what: "black hole", down: func(p *faultkit.Proxy) { p.BlackHole() }},
+	} {
+		t.Run(c.what, c.run)
+	}
 }
 
 // outage is a way in which etcd becomes unreachable.

@@ -64,7 +64,7 @@ func workerMain(j job, stdin io.Reader, stdout io.Writer) int {
 	return exitOK
 }
 
-// work books what is open, under the lock, unless the night is done, and marks it done.
+// work is one worker: it asks for the lock, and sees to it that the night is done.
 func work(ctx context.Context, j job, r *reporter) (err error) {
 	client, err := newClient(j.Endpoints)
 	if err != nil {
@@ -91,47 +91,49 @@ func work(ctx context.Context, j job, r *reporter) (err error) {
 			err = fmt.Errorf("closing the locker: %w", cerr)
 		}
 	}()
-
 	r.report(event{Kind: kindWaiting, Text: fmt.Sprintf("process %d asks for the lock", os.Getpid())})
+	return onceTonight(ctx, j, locker, books, r)
+}
+
+// onceTonight reconciles under the lock and has the night marked as done, unless it is.
+func onceTonight(ctx context.Context, j job, locker *etcdlock.Locker, books *ledger, r *reporter) error {
 	opts := []etcdlock.OnceOption{etcdlock.WithMarkerTTL(markTTL)}
 	raised := "; the ledger is not fenced"
 	if j.Fenced {
-		// Raises the ledger's mark before anything runs under the lock: before this holder reads anything.
+		// Raises the ledger's mark before the job starts: before this holder reads anything.
 		opts = append(opts, etcdlock.WithFences(armer{books}))
 		raised = " and has shown it to the ledger"
 	}
-	var (
-		ran    bool
-		worked error // what reconcile returned
-		token  int64
-		told   sync.Once
-	)
+	var told sync.Once
 	tellLoss := func(err error) {
 		if lost, ok := errors.AsType[*etcdlock.LostError](err); ok {
 			told.Do(func() {
-				r.report(event{Kind: kindLost, Token: token, Text: fmt.Sprintf("hears from etcdlock that it has lost the lock: %v", lost.Reason)})
+				r.report(event{Kind: kindLost, Token: int64(lost.Token), Text: fmt.Sprintf("hears from etcdlock that it has lost the lock: %v", lost.Reason)})
 			})
 		}
 	}
-	err = locker.Once(ctx, lockName, j.Night, func(_ context.Context, lock *etcdlock.Lock) error {
-		ran, token = true, int64(lock.Token())
-		r.report(event{Kind: kindAcquired, Token: token, Key: lock.Key(), Text: fmt.Sprintf("HAS THE LOCK with token %d%s", token, raised)})
+	// Once tells no more than whether the night is done, so these say whether it was done here.
+	var token fencing.Token // 0: the job has not run
+	var worked error
+	err := locker.Once(ctx, lockName, j.Night, func(_ context.Context, lock *etcdlock.Lock) error {
+		token = lock.Token()
+		r.report(event{Kind: kindAcquired, Token: int64(token), Key: lock.Key(), Text: fmt.Sprintf("HAS THE LOCK with token %d%s", token, raised)})
 		defer context.AfterFunc(lock.Context(), func() { tellLoss(context.Cause(lock.Context())) })()
-		worked = reconcile(ctx, j, books, lock, r)
+		worked = reconcile(ctx, j, books, token, r)
 		return worked
 	}, opts...)
 	tellLoss(err)
-	stale := errors.Is(worked, fencing.ErrStale)
+	lost := errors.Is(err, etcdlock.ErrLost) && !errors.Is(err, etcdlock.ErrUnknown)
 	switch {
-	case err == nil && ran:
-		r.report(event{Kind: kindMarked, Token: token, Night: j.Night, Text: fmt.Sprintf("has marked the night %s as done", j.Night)})
-	case err == nil:
+	case err == nil && !token.Valid():
 		r.report(event{Kind: kindAlready, Night: j.Night, Text: fmt.Sprintf("finds the night %s done: nothing to do", j.Night)})
-	case ctx.Err() != nil && !ran:
+	case err == nil:
+		r.report(event{Kind: kindMarked, Token: int64(token), Night: j.Night, Text: fmt.Sprintf("has marked the night %s as done", j.Night)})
+	case !token.Valid() && ctx.Err() != nil:
 		return errStopped
-	case errors.Is(err, etcdlock.ErrLost) && ran && (worked == nil || stale):
-		// As it should be. The night is another holder's to mark.
-		r.report(event{Kind: kindUnmarked, Token: token, Night: j.Night, Text: fmt.Sprintf("has not marked the night %s: it had lost the lock", j.Night)})
+	case token.Valid() && lost && (worked == nil || errors.Is(worked, fencing.ErrStale)):
+		// No failure of this worker: the night is for a later holder to mark.
+		r.report(event{Kind: kindUnmarked, Token: int64(token), Night: j.Night, Text: fmt.Sprintf("has not marked the night %s: it had lost the lock", j.Night)})
 	default:
 		return fmt.Errorf("the night %s: %w", j.Night, err)
 	}
@@ -149,8 +151,7 @@ const releaseTime = 2 * time.Second
 // which is what happens here. It is the same loop with and without the fence.
 //
 // It returns nil only when every invoice is booked, since that is what marks the night.
-func reconcile(ctx context.Context, j job, books *ledger, lock *etcdlock.Lock, r *reporter) error {
-	token := lock.Token()
+func reconcile(ctx context.Context, j job, books *ledger, token fencing.Token, r *reporter) error {
 	open, err := books.open(context.Background(), token)
 	tellRefusal(err, "reads the ledger", event{Token: int64(token)}, r)
 	if err != nil {
