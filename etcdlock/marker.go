@@ -44,6 +44,9 @@ func (m *marker) write(ctx context.Context, k *Lock) (mine bool, err error) {
 	put := clientv3.OpPut(m.key, value)
 	unsure := false
 	if m.ttl > 0 {
+		if err := k.err(); err != nil { // a former holder needs no lease
+			return false, err
+		}
 		id, err := m.lease(ctx)
 		if err != nil {
 			return false, fmt.Errorf("etcdlock: %q not written, no lease for it: %w", m.key, err)

@@ -20,23 +20,25 @@ import (
 // etcd applies only while the lock is held. name and slot are 1 to 1024 bytes of
 // any kind.
 //
-// Once returns nil if the slot is done, whether by this fn or before. Otherwise
-// it returns what Do would:
+// Once returns nil if the slot is done, by this fn or before; set a variable in
+// fn to know which. Otherwise it returns what Do would, and errors may be joined:
 //
 //   - an error of Lock, and fn has not run;
 //   - fn's error: the slot is open, and the next to ask runs fn again;
-//   - a *LostError: fn has run, or may still, but the lock was lost before the
-//     slot was marked. The next to ask runs fn again;
-//   - an error that matches ErrUnknown: fn has returned nil, and etcd did not
-//     confirm the mark, or the release after it.
+//   - a *LostError: the lock was lost before the slot was marked. Unless it was
+//     lost before it was returned, with ReasonStale, fn has run, or may still. The
+//     next to ask runs fn again;
+//   - an error that matches ErrUnknown, whatever else it matches: fn has returned
+//     nil, and etcd did not confirm the mark, or the release after it.
 //
 // So what crashed or was cut off halfway is started again, by another process:
 // fn has to find what an earlier try has done already, and its writes want a
-// fence. Where a second start is worse than none, use [WithMarkFirst].
+// fence. Where a second start is worse than none, use [WithMarkFirst]. The context
+// that fn is given ends with ctx, and with the lock.
 //
 // Marks are kept, unless [WithMarkerTTL] says for how long. A restore of etcd
 // from a backup forgets the later ones, with or without a bumped revision. To
-// have a slot run again, delete its key: <prefix>%done/<escaped name>/<escaped slot>.
+// have a slot run again, delete its [Locker.MarkKey].
 func (l *Locker) Once(ctx context.Context, name, slot string, fn func(ctx context.Context, lock *Lock) error, opts ...OnceOption) error {
 	if fn == nil {
 		return errors.New("etcdlock: Once of a nil function")
@@ -57,7 +59,7 @@ func (l *Locker) Once(ctx context.Context, name, slot string, fn func(ctx contex
 	if _, err := newLockConfig(l.ttl, conf.lock); err != nil { // also for a slot that is done
 		return err
 	}
-	m := marker{locker: l, key: keyspace.Mark(l.prefix, name, slot), ttl: conf.ttl}
+	m := marker{locker: l, key: l.MarkKey(name, slot), ttl: conf.ttl}
 	// Most who ask come late. What this read does not see, the next one does.
 	if ctx.Err() == nil && l.open.Err() == nil && m.seen(ctx) {
 		return nil
@@ -82,6 +84,11 @@ func (l *Locker) Once(ctx context.Context, name, slot string, fn func(ctx contex
 		return err
 	}, conf.lock...)
 }
+
+// MarkKey returns the key in etcd that says that a slot of a name is done:
+// <prefix>%done/<escaped name>/<escaped slot>. Its value is the token of the hold
+// that did it, a space, and the identity of its Locker.
+func (l *Locker) MarkKey(name, slot string) string { return keyspace.Mark(l.prefix, name, slot) }
 
 // A OnceOption configures one Once. Every LockOption is one.
 type OnceOption interface{ applyOnce(*onceConfig) error }

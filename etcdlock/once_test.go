@@ -95,7 +95,10 @@ func TestF17OncePerSlot(t *testing.T) {
 		t.Errorf("a slot that is done costs %v", c)
 	}
 	// An operator has one run again.
-	remove(t, srv, "/revfence/%done/job/tick%2F0")
+	if key := l.MarkKey("job", "tick/0"); key != "/revfence/%done/job/tick%2F0" {
+		t.Errorf("mark at %q", key)
+	}
+	remove(t, srv, l.MarkKey("job", "tick/0"))
 	if err := l.Once(testContext(t), "job", "tick/0", r.job("tick/0", nil)); err != nil {
 		t.Error(err)
 	}

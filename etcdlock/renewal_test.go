@@ -12,7 +12,7 @@ import (
 // does that of another Locker's end on the same client.
 func TestF11RenewalOutlivesContext(t *testing.T) {
 	t.Parallel()
-	const ttl = 2 * time.Second
+	const ttl, limitedTo = 4 * time.Second, 2 * time.Second
 	srv := startClean(t, soon)
 	for name, take := range map[string]func(t *testing.T, l *etcdlock.Locker, ctx context.Context, name string) *etcdlock.Lock{
 		"lock": func(t *testing.T, l *etcdlock.Locker, ctx context.Context, name string) *etcdlock.Lock {
@@ -46,6 +46,7 @@ func TestF11RenewalOutlivesContext(t *testing.T) {
 		},
 		"waited": func(t *testing.T, l *etcdlock.Locker, ctx context.Context, name string) *etcdlock.Lock {
 			before := mustLock(t, clientLocker(t, srv), name)
+			defer func() { _ = before.Unlock(testContext(t)) }()
 			next := goLock(ctx, l, name)
 			awaitKeys(t, srv, "/revfence/"+name+"/", 2)
 			mustUnlock(t, before)
@@ -54,11 +55,11 @@ func TestF11RenewalOutlivesContext(t *testing.T) {
 	} {
 		for ends, limit := range map[string]func(context.Context) (context.Context, context.CancelFunc){
 			"-deadline": func(ctx context.Context) (context.Context, context.CancelFunc) {
-				return context.WithTimeout(ctx, time.Second)
+				return context.WithTimeout(ctx, limitedTo)
 			},
 			"-cancel": func(ctx context.Context) (context.Context, context.CancelFunc) {
 				ctx, cancel := context.WithCancel(ctx)
-				time.AfterFunc(time.Second, cancel)
+				time.AfterFunc(limitedTo, cancel)
 				return ctx, cancel
 			},
 		} {

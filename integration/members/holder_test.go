@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,13 +33,12 @@ const (
 
 // holder is the program of a process that holds a lock and writes under it. arg is etcd's endpoint.
 func holder(arg string, talk *faultkit.Talk) error {
-	pause := false
+	var pause atomic.Bool
 	client, err := clientv3.New(clientv3.Config{
 		Endpoints: []string{arg}, Logger: zap.NewNop(),
 		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(
 			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-				if pause && strings.HasSuffix(method, "KV/Txn") {
-					pause = false
+				if strings.HasSuffix(method, "KV/Txn") && pause.Swap(false) {
 					talk.Say("checked")
 					talk.Hear()
 					ctx = context.WithoutCancel(ctx) // however long that took, the request is on its way now
@@ -68,7 +68,7 @@ func holder(arg string, talk *faultkit.Talk) error {
 		case !ok:
 			return nil
 		case line == doPause:
-			pause = true
+			pause.Store(true)
 		case k.Remaining() == 0:
 			talk.Say("begins no work: %v", k.Check(ctx))
 		default:

@@ -185,7 +185,7 @@ func TestSurvivableOutage(t *testing.T) {
 	ttls, phases, rounds := []time.Duration{10 * s}, []float64{}, 1
 	tried := []outage{leaderStoppedForGood, quorumLost(3 * s)}
 	if *outages {
-		ttls, phases, rounds = []time.Duration{5 * s, 10 * s, 15 * s, 20 * s, 30 * s}, []float64{0.1, 0.4, 0.7}, 2
+		ttls, phases, rounds = []time.Duration{5 * s, 10 * s, 15 * s, 20 * s, 30 * s}, []float64{0.2, 0.5, 0.8}, 2
 		tried = allOutages()
 	}
 	results := make([][]*subject, len(tried))
@@ -202,10 +202,11 @@ func TestSurvivableOutage(t *testing.T) {
 					t.Parallel()
 					o.suffer(t, all)
 					for _, s := range all {
-						if s.err != nil {
-							t.Errorf("TTL %v, phase %.2f: %v", s.ttl, s.phase, s.err)
-						}
 						switch {
+						case s.err != nil && *outages: // one sample less
+							t.Logf("TTL %v, phase %.2f: %v", s.ttl, s.phase, s.err)
+						case s.err != nil:
+							t.Errorf("TTL %v: %v", s.ttl, s.err)
 						case s.lost != nil && *outages:
 							t.Logf("TTL %v, phase %.2f: %v", s.ttl, s.phase, s.lost)
 						case s.lost != nil:
