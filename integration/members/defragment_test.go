@@ -14,7 +14,7 @@ import (
 )
 
 // filled is how many megabytes a member has to copy.
-const filled = 128
+const filled = 64
 
 // fill makes the members of a cluster large, until the end of the test.
 func fill(t testing.TB, m *faultkit.Member) {
@@ -37,11 +37,11 @@ func fill(t testing.TB, m *faultkit.Member) {
 	}
 }
 
-// slow leaves the member a twentieth of the time, as if it had much more to copy, or a slow disk. Alone that would delay
+// slow leaves the member a fortieth of the time, as if it had much more to copy, or a slow disk. Alone that would delay
 // its answers by less than half a second.
 func slow(m *faultkit.Member, d time.Duration) {
 	for end := time.Now().Add(d); time.Now().Before(end); {
-		pass(20 * time.Millisecond)
+		pass(10 * time.Millisecond)
 		m.Stop()
 		pass(400 * time.Millisecond)
 		m.Cont()
