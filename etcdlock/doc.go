@@ -57,10 +57,10 @@
 //
 // # Servers
 //
-// etcd 3.5.18 is the oldest server to use; 3.5.21, 3.6.16 and 3.7.3 are tested.
+// Use etcd 3.5.28, 3.6.9, 3.7.0 or later; 3.5.21, 3.6.16 and 3.7.3 are tested.
 // With its first lock a Locker asks every endpoint, once and in the background, for
-// its version, and logs a warning about older ones: they may leave a deletion out of
-// a watch, or revoke a lease that is renewed. Nothing is refused.
+// its version, and logs a warning about older ones: they may answer a linearizable
+// read from the past (etcd #20418). Nothing is refused.
 //
 // # Time
 //

@@ -21,6 +21,30 @@ func tellsDeletion(_ string, answer any) bool {
 	return ok && len(r.Events) > 0 && r.Events[0].Type == mvccpb.Event_DELETE
 }
 
+// tellsCreation matches the answers that say that a watch stands.
+func tellsCreation(_ string, answer any) bool {
+	r, ok := answer.(*pb.WatchResponse)
+	return ok && r.Created
+}
+
+// TestF26WatchUntold: the answer that a watch stands never arrives. etcd's client starts no other one on that stream.
+func TestF26WatchUntold(t *testing.T) {
+	t.Parallel()
+	srv := startClean(t, soon)
+	var streams faultkit.Streams
+	var watches standing
+	l := newLocker(t, srv.Client(t, etcdtest.Stream(watches.stream, streams.Stream)), etcdlock.WithTTL(5*time.Second))
+	k := mustLock(t, clientLocker(t, srv), "x")
+	untold := streams.Drop(tellsCreation, 1)
+	next := goLock(testContext(t), l, "x")
+	eventually(t, "a watch on the key before, and one on the own key", func() bool { return watches.count() == 2 })
+	if untold.Hits() != 1 {
+		t.Errorf("%d answers kept from the client", untold.Hits())
+	}
+	mustUnlock(t, k)
+	mustUnlock(t, granted(t, next))
+}
+
 // TestF26DeletionUntold: the event of a deletion never arrives. A waiter whose predecessor has gone, and a holder whose own
 // key has, find that out by reading.
 func TestF26DeletionUntold(t *testing.T) {

@@ -9,13 +9,14 @@ import (
 	"github.com/revfence/revfence/internal/call"
 )
 
-// minServer is the oldest etcd that is known to keep what locks need. Why is in
-// whyMinServer: each part of it was an etcd fault that this module can make
+// minServers are the oldest etcds that are known to keep what locks need, of
+// each minor version that they are looked after in; later ones have it all. Why
+// is in whyMinServer: each part of it was an etcd fault that this module can make
 // rarer or shorter, not undo.
-var minServer = serverVersion{3, 5, 18}
+var minServers = []serverVersion{{3, 5, 28}, {3, 6, 9}, {3, 7, 0}}
 
-const whyMinServer = "older servers may leave the deletion of a key out of a watch (etcd #18089), revoke live leases when a stuck leader recovers (#15247), " +
-	"keep expired ones when authentication is on (#13205), or answer the first renewal of a lease as if it were gone (#13675)"
+const whyMinServer = "older servers may answer a linearizable read from the past after a pause (etcd #20418), and the oldest leave the deletion " +
+	"of a key out of a watch (#18089) or revoke live leases when a stuck leader recovers (#15247)"
 
 // A serverVersion is major, minor and patch.
 type serverVersion [3]int
@@ -38,6 +39,16 @@ func (v serverVersion) before(w serverVersion) bool {
 		}
 	}
 	return false
+}
+
+// tooOld returns the minimum that v is below, if it is.
+func (v serverVersion) tooOld() (minimum serverVersion, old bool) {
+	for i, m := range minServers {
+		if v.before(m) && (i == 0 || v[0] == m[0] && v[1] == m[1]) {
+			return m, true
+		}
+	}
+	return serverVersion{}, false
 }
 
 // checkServers asks every endpoint for its version, in the background, and
@@ -65,9 +76,9 @@ func (l *Locker) checkServer(ctx context.Context, endpoint string) error {
 	if err != nil {
 		return err
 	}
-	if v.before(minServer) {
+	if minimum, old := v.tooOld(); old {
 		l.log.Warn("etcd server too old for dependable locks", zap.String("endpoint", endpoint),
-			zap.String("version", resp.Version), zap.Stringer("minimum", minServer), zap.String("why", whyMinServer))
+			zap.String("version", resp.Version), zap.Stringer("minimum", minimum), zap.String("why", whyMinServer))
 	}
 	return nil
 }

@@ -89,6 +89,9 @@ func TestF36DefragmentedOnlyMember(t *testing.T) {
 	h.due(t)
 	done := goDefragment(t, c.Member(0))
 	slow(c.Member(0), 2*ttl)
+	if lost := h.lost(t); lost.Reason != etcdlock.ReasonDeadline {
+		t.Errorf("lost by %v", lost.Reason)
+	}
 	h.toldBefore(t, deleted)
 	t.Logf("it took %v", receive(t, "defragmentation", done).Round(time.Millisecond))
 }

@@ -185,7 +185,7 @@ func TestSurvivableOutage(t *testing.T) {
 	ttls, phases, rounds := []time.Duration{10 * s}, []float64{}, 1
 	tried := []outage{leaderStoppedForGood, quorumLost(3 * s)}
 	if *outages {
-		ttls, phases, rounds = []time.Duration{5 * s, 10 * s, 15 * s, 20 * s, 30 * s}, []float64{0.2, 0.5, 0.8}, 2
+		ttls, phases, rounds = []time.Duration{5 * s, 10 * s, 15 * s, 20 * s, 30 * s}, []float64{0.1, 0.4, 0.7}, 2
 		tried = allOutages()
 	}
 	results := make([][]*subject, len(tried))

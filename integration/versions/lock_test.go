@@ -27,20 +27,25 @@ import (
 // server does.
 var behaviour = map[string]func(t *testing.T, bin string){
 	"contention": contention, "deletion": deletion, "revoke": revoke, "renewal": renewal, "watchdog": watchdog,
-	"lost reply": lostReply, "TryLock": tryLock, "transaction": transaction, "restart": restart, "no warning": noWarning,
+	"lost reply": lostReply, "TryLock": tryLock, "transaction": transaction, "restart": restart,
 }
 
-func TestEtcd35(t *testing.T) { testVersion(t, "etcd35", "3.5.21") }
+func TestEtcd35(t *testing.T) { testVersion(t, "etcd35", "3.5.21", "3.5.28") }
 
-func TestEtcd36(t *testing.T) { testVersion(t, "etcd36", "3.6.16") }
+func TestEtcd36(t *testing.T) { testVersion(t, "etcd36", "3.6.16", "") }
 
-func testVersion(t *testing.T, module, version string) {
+// testVersion runs all on one server; minimum is what the log warns that it is below, "" if nothing.
+func testVersion(t *testing.T, module, version, minimum string) {
 	bin := build(t, module)
 	s := start(t, bin)
 	resp, err := s.admin.Status(testContext(t), s.client)
 	if err != nil || resp.Version != version {
 		t.Fatalf("server of %s: %v, %v", module, resp, err)
 	}
+	t.Run("warning", func(t *testing.T) {
+		t.Parallel()
+		warning(t, bin, minimum)
+	})
 	for name, test := range behaviour {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -343,8 +348,8 @@ func restart(t *testing.T, bin string) {
 	}
 }
 
-// noWarning: these are not too old.
-func noWarning(t *testing.T, bin string) {
+// warning: the log names the minimum that the server is below, if it is, and is silent otherwise.
+func warning(t *testing.T, bin, minimum string) {
 	s := start(t, bin)
 	core, logs := observer.New(zap.DebugLevel)
 	var calls etcdtest.Counter
@@ -362,9 +367,15 @@ func noWarning(t *testing.T, bin string) {
 	if err := l.Close(testContext(t)); err != nil {
 		t.Fatal(err)
 	}
+	warned := ""
 	for _, e := range logs.All() {
-		if e.Level > zap.DebugLevel || e.Message == "server's version not known" {
+		if e.Level == zap.WarnLevel && e.ContextMap()["minimum"] != nil {
+			warned += e.ContextMap()["minimum"].(string)
+		} else if e.Level > zap.DebugLevel || e.Message == "server's version not known" {
 			t.Errorf("said: %s %v", e.Message, e.ContextMap())
 		}
+	}
+	if warned != minimum {
+		t.Errorf("warned of servers below %q, want %q", warned, minimum)
 	}
 }

@@ -128,10 +128,18 @@ func (l *Lease) Ended() (why End, err error, ended bool) {
 // Stop ends the lease for its owner: no more renewals, and no call of onEnd.
 func (l *Lease) Stop() { l.end(Stopped, nil) }
 
+// clockNoise is what a Reading's clocks, which are read one after the other, may
+// differ by although the machine has not slept.
+const clockNoise = 10 * time.Millisecond
+
 // left returns what is left at now, and why if nothing is.
 func (l *Lease) left(now clock.Reading) (time.Duration, End) {
 	left := l.window() - now.Since(l.sent)
-	if left <= 0 && left+now.Suspended(l.sent) > 0 {
+	slept := now.Suspended(l.sent)
+	if slept < clockNoise {
+		slept = 0
+	}
+	if left <= 0 && left+slept > 0 {
 		return left, Suspended
 	}
 	return left, Deadline

@@ -260,6 +260,20 @@ func TestSuspendIsNoticed(t *testing.T) {
 	}
 }
 
+// TestClockNoiseIsNoSuspend: the clocks of a busy machine are read a moment apart.
+func TestClockNoiseIsNoSuspend(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		_, told := r.grant(t, 30*time.Second, 3*time.Second)
+		r.main.set(func(m *member) { m.stuck = true })
+		r.clock.Suspend(time.Millisecond)
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		if e := <-told; e.why != Deadline {
+			t.Errorf("told %v", e.why)
+		}
+	})
+}
+
 func TestShortSuspendIsSurvived(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		l, told := r.grant(t, 30*time.Second, 3*time.Second)

@@ -138,7 +138,8 @@ func (v *View) watchOnce(ctx context.Context, t Target, tick *time.Timer, stands
 	slow := time.AfterFunc(t.Every, cancel)
 	events := v.watcher.Watch(ctx, t.Key, opts...)
 	if !slow.Stop() {
-		return false, nil // it never stood; the caller reads the key
+		v.leaveStream(stream) // it waits for this one to stand before it begins another
+		return false, nil     // the caller reads the key
 	}
 	for {
 		var look func(context.Context) (bool, error)
@@ -149,7 +150,7 @@ func (v *View) watchOnce(ctx context.Context, t Target, tick *time.Timer, stands
 			}
 			if resp.Err() != nil {
 				if resp.CompactRevision == 0 { // refused, and so would be the next on the same stream
-					v.streams.CompareAndSwap(stream, stream+1)
+					v.leaveStream(stream)
 				}
 				return false, nil
 			}
@@ -179,7 +180,10 @@ func (v *View) watchOnce(ctx context.Context, t Target, tick *time.Timer, stands
 	}
 }
 
-// onStream keeps watches off streams of clientv3 that have refused one. It shares
+// leaveStream has later watches begin on another stream than the n-th.
+func (v *View) leaveStream(n int64) { v.streams.CompareAndSwap(n, n+1) }
+
+// onStream keeps watches off streams of clientv3 that were left. It shares
 // a stream among the watches of one outgoing metadata, and authenticates only
 // when it opens it: once the token of that moment has expired, no new watch on
 // it would ever stand.
