@@ -153,12 +153,6 @@ func (f *streamFault) hit() bool {
 	return true
 }
 
-func (f *streamFault) applied() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.hits
-}
-
 func (f *streamFault) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	if kindOfStream(method) != f.kind {
 		return open(ctx, desc, cc, method, opts...)

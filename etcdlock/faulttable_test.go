@@ -137,7 +137,7 @@ func (o *outcomes) complete(t *testing.T) {
 		}
 	}
 	// These ask etcd nothing.
-	for _, m := range []string{"Token", "String", "Name", "Key", "Context", "Remaining", "Require", "IsOwner", "TurnsWaiting", "IdleLeases"} {
+	for _, m := range []string{"Token", "String", "Name", "Key", "Context", "Remaining", "Require", "IsOwner", "MarkKey", "TurnsWaiting", "IdleLeases"} {
 		methods[m] = true
 	}
 	for _, typ := range []reflect.Type{reflect.TypeFor[*etcdlock.Locker](), reflect.TypeFor[*etcdlock.Lock]()} {

@@ -158,6 +158,7 @@ func TestCancelledInProcess(t *testing.T) {
 	var calls etcdtest.Counter
 	l := newLocker(t, srv.Client(t, etcdtest.Counted(&calls)))
 	k := mustLock(t, l, "x")
+	versionsAsked(t, &calls)
 	before := calls.Snapshot()
 	ctx, cancel := context.WithCancel(t.Context())
 	first := goLock(ctx, l, "x")
