@@ -41,9 +41,10 @@
 //     the resource in one step with the write, keeps them out.
 //   - N3. Early notice (G6) when an operator deletes the key or revokes the lease
 //     (that is told within milliseconds, after the fact, once the lock has been
-//     held for a second), when a renewal was answered by an etcd leader just
-//     resumed from a pause, through etcd's grpc-proxy, which answers renewals
-//     itself, or on a machine that its hypervisor paused.
+//     held for a second), when an etcd leader that was just resumed from a pause
+//     answers a renewal or revokes what was renewed elsewhere, through etcd's
+//     grpc-proxy, which answers renewals itself, or on a machine that its
+//     hypervisor paused.
 //   - N5. Any order of tokens across a restore of etcd from a backup without
 //     etcdutl snapshot restore --bump-revision. It is reported as
 //     [ErrRevisionRegressed] if this process, or a fence, has seen higher
