@@ -85,8 +85,9 @@ func (l *Locker) acquire(ctx context.Context, name string, opts []LockOption, wa
 	defer cancel(nil)
 	defer context.AfterFunc(l.open, func() { cancel(ErrClosed) })()
 
-	etcd := &trouble{locker: l, what: "lock not acquired yet, trouble with etcd", name: name, asked: asked, step: "behind others of this process"}
-	for pause := (call.Backoff{}); ; {
+	etcd := &trouble{locker: l, what: "lock not acquired yet, trouble with etcd", name: name, asked: asked, step: "etcd had not answered"}
+	var pause call.Backoff
+	for {
 		err := l.reentrant(ctx, name)
 		if err == nil {
 			break
@@ -98,11 +99,12 @@ func (l *Locker) acquire(ctx context.Context, name string, opts []LockOption, wa
 			return nil, l.failed(ctx, name, err, etcd)
 		}
 	}
+	etcd.at("behind others of this process")
 	if err := l.takeTurn(ctx, name, wait); err != nil {
 		return nil, l.failed(ctx, name, err, etcd)
 	}
 	etcd.at("etcd had not answered")
-	var pause call.Backoff
+	pause.Reset()
 	for lostPlace := false; ; {
 		a := &attempt{locker: l, name: name, conf: conf, user: user, asked: asked}
 		a.Trouble, a.at = etcd.note, etcd.at

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
@@ -89,8 +90,10 @@ func (a *attempt) run(ctx context.Context, wait bool) (*Lock, error) {
 // wait queues, in etcd's own way.
 func (a *attempt) wait(ctx context.Context) error {
 	var own *time.Timer
+	a.Behind = func(kv *mvccpb.KeyValue) {
+		a.at(fmt.Sprintf("waiting for earlier places in the queue, the next is of %q (key %q)", kv.Value, kv.Key))
+	}
 	a.Waiting = func() {
-		a.at("waiting for earlier places in the queue")
 		own = time.AfterFunc(ownWatchAfter, func() {
 			a.locker.background(func(context.Context) { a.guardPlace(ctx) })
 		})

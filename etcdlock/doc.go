@@ -31,7 +31,7 @@
 //     after that.
 //   - G12. After an unconfirmed release, a crash or a partition the name is free
 //     when the lease has expired: the TTL after its last renewal, and what etcd
-//     takes to notice. Nothing here renews a lease that nobody holds.
+//     takes to notice. No key that nobody holds is renewed.
 //   - G13. [Lock.Txn] applies nothing, of Then or of Else, for a former holder.
 //
 // # Not guaranteed
@@ -58,10 +58,11 @@
 //
 // # Servers
 //
-// Use etcd 3.5.28, 3.6.9, 3.7.0 or later; 3.5.21, 3.6.16 and 3.7.3 are tested.
-// With its first lock a Locker asks every endpoint, once and in the background, for
-// its version, and logs a warning about older ones: they may answer a linearizable
-// read from the past (etcd #20418). Nothing is refused.
+// Use etcd 3.5.28, 3.6.9, 3.7.0 or later. With its first lock a Locker asks every
+// endpoint, once and in the background, for its version, and logs a warning about
+// older ones: they may answer a linearizable read from the past (etcd #20418).
+// Nothing is refused. Tested with 3.6.16 and 3.7.3, and with 3.5.21, which is
+// warned about.
 //
 // # Time
 //
@@ -79,7 +80,7 @@
 //	ErrLocked             no       TryLock only: try later
 //	ErrLost               no more  stop; the next holder may be at work
 //	ErrReleased           no more  a bug: used after Unlock
-//	ErrUnknown            no more  free within the TTL; nothing to do
+//	ErrUnknown            see it   of a release: free within the TTL; of Txn and Once: find out
 //	ErrClosed             no       the Locker or the client is closed
 //	ErrReentrant          yes      by the caller itself: see WithoutHold
 //	ErrForeignKey         no       an operator must look at the named key

@@ -21,15 +21,17 @@ const dyingTTL = 3 * time.Second
 
 // A dying is a Locker whose leases do not live.
 type dying struct {
-	locker *etcdlock.Locker
-	mute   silence
-	calls  faultkit.Calls
-	proxy  *faultkit.Proxy
+	locker  *etcdlock.Locker
+	answers faultkit.Streams
+	mute    *faultkit.StreamFault // of the answers to renewals
+	calls   faultkit.Calls
+	proxy   *faultkit.Proxy
 }
 
 func newDying(t *testing.T, srv *etcdtest.Server) *dying {
 	d := &dying{proxy: faultkit.NewProxy(t, srv.Endpoint())}
-	d.locker = newLocker(t, srv.Client(t, etcdtest.Via(d.proxy.Addr()), etcdtest.Unary(d.calls.Unary), etcdtest.Stream(d.mute.stream)),
+	d.mute = silence(&d.answers)
+	d.locker = newLocker(t, srv.Client(t, etcdtest.Via(d.proxy.Addr()), etcdtest.Unary(d.calls.Unary), etcdtest.Stream(d.answers.Stream)),
 		etcdlock.WithTTL(dyingTTL))
 	return d
 }
@@ -80,7 +82,7 @@ func TestF07LeaseDiesDuringLock(t *testing.T) {
 			"past its deadline": func(t *testing.T, d *dying, _ string) { pass(dyingTTL * 19 / 20) },
 			"past its TTL":      func(t *testing.T, d *dying, _ string) { pass(dyingTTL * 5 / 4) },
 			"revoked": func(t *testing.T, d *dying, name string) {
-				d.mute.lasts.Store(false)
+				d.mute.Disarm()
 				revokeOf(t, srv, name)
 				pass(dyingTTL / 2) // a renewal is due before
 			},
@@ -95,10 +97,9 @@ func TestF07LeaseDiesDuringLock(t *testing.T) {
 					t.Parallel()
 					name := strings.ReplaceAll(fmt.Sprint(what, try), " ", "-") // as escaping leaves it
 					d := newDying(t, srv)
-					d.mute.lasts.Store(true)
 					fault := d.calls.Lost(creates, 1, nil, func() {
 						harm(t, d, name)
-						d.mute.lasts.Store(false)
+						d.mute.Disarm()
 					})
 					asked := time.Now()
 					lock := d.locker.Lock
@@ -152,7 +153,6 @@ func TestF07DyingIdleLease(t *testing.T) {
 			t.Run(age.String(), func(t *testing.T) {
 				t.Parallel()
 				d := newDying(t, srv)
-				d.mute.lasts.Store(true)
 				name := age.String()
 				first := mustLock(t, d.locker, name)
 				begun := time.Now() // the lease is older

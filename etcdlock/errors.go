@@ -28,7 +28,8 @@ var (
 	// no longer renewed, so the name is free at the latest when the TTL of the
 	// last renewal has passed on the server. (With WithSharedLeases its lease
 	// may live on for others; then the deletion is repeated until it succeeds.)
-	// From Txn it says that the transaction may or may not have been applied.
+	// From Txn it says that the transaction may or may not have been applied, from
+	// Once that the mark, or the release, was not confirmed.
 	ErrUnknown = errors.New("outcome unknown")
 
 	// ErrClosed says that the Locker, or the client under it, was closed.
@@ -51,7 +52,7 @@ var (
 	ErrRevisionRegressed = view.ErrRegressed
 )
 
-// errNoContext is for a nil one. A panic in the middle of a call could leave a
+// errNoContext refuses a nil context: a panic in the middle of a call could leave a
 // lock that is renewed for ever.
 var errNoContext = errors.New("etcdlock: nil context")
 

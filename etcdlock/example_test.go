@@ -173,7 +173,7 @@ func ExampleLocker_Once() {
 		err := locker.Once(ctx, "nightly-report", "2026-11-29", func(ctx context.Context, lock *etcdlock.Lock) error {
 			fmt.Println("sending the report")
 			return nil
-		}, etcdlock.WithMarkerTTL(30*24*time.Hour))
+		}, etcdlock.WithMarkTTL(30*24*time.Hour))
 		fmt.Println("done:", err)
 	}
 	// Output:

@@ -275,7 +275,7 @@ func (c *cell) once() (*etcdlock.Lock, error) { return c.onceWith() }
 
 func (c *cell) onceMarkExpires() (*etcdlock.Lock, error) {
 	mustUnlock(c, mustLock(c, c.l, "warm"))
-	return c.onceWith(etcdlock.WithMarkerTTL(tableTTL))
+	return c.onceWith(etcdlock.WithMarkTTL(tableTTL))
 }
 
 func (c *cell) onceWith(opts ...etcdlock.OnceOption) (*etcdlock.Lock, error) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"time"
 
@@ -60,6 +61,9 @@ func New(client *clientv3.Client, opts ...Option) (*Locker, error) {
 	c, err := newConfig(opts)
 	if err != nil {
 		return nil, err
+	}
+	if c.prefix != "" && !strings.HasSuffix(c.prefix, "/") {
+		c.log.Warn("prefix of locks does not end in a slash, nothing is put between it and the name", zap.String("prefix", c.prefix))
 	}
 	l := &Locker{
 		config: c, client: client, idle: make(chan struct{}), held: make(map[*Lock]struct{}),

@@ -11,6 +11,8 @@ import (
 
 // Once runs fn for a slot of a name, a night of a nightly job or a tick of a
 // clock, unless that slot is done, and marks it done when fn has returned nil.
+// The slot is what the run was scheduled for, the same in every process: not the
+// time at which its turn has come.
 // Among all processes that ask, on time, late or again after a restart, fn ends
 // well at most once per slot. A lock alone does not do that: whoever comes
 // second runs the job a second time, one after the other.
@@ -24,21 +26,25 @@ import (
 // fn to know which. Otherwise it returns what Do would, and errors may be joined:
 //
 //   - an error of Lock, and fn has not run;
-//   - fn's error: the slot is open, and the next to ask runs fn again;
-//   - a *LostError: the lock was lost before the slot was marked. Unless it was
-//     lost before it was returned, with ReasonStale, fn has run, or may still. The
-//     next to ask runs fn again;
-//   - an error that matches ErrUnknown, whatever else it matches: fn has returned
-//     nil, and etcd did not confirm the mark, or the release after it.
+//   - fn's error: the slot is open, and the next to ask runs fn again, whoever waits
+//     already at once. Return nil for a failure that is not to be repeated;
+//   - a *LostError: the lock was lost before the slot was marked, most often while
+//     fn ran or may still run. The next to ask runs fn again;
+//   - an error of etcd: before fn, what the look for the mark came to; after it, why
+//     the mark was refused. The slot is open;
+//   - an error that matches ErrUnknown, whatever else it matches: etcd did not
+//     confirm the mark, or the release after it. It does not say whether fn ran.
+//
+// fn must not unlock the lock: what comes after it needs it.
 //
 // So what crashed or was cut off halfway is started again, by another process:
 // fn has to find what an earlier try has done already, and its writes want a
 // fence. Where a second start is worse than none, use [WithMarkFirst]. The context
 // that fn is given ends with ctx, and with the lock.
 //
-// Marks are kept, unless [WithMarkerTTL] says for how long. A restore of etcd
-// from a backup forgets the later ones, with or without a bumped revision. To
-// have a slot run again, delete its [Locker.MarkKey].
+// Marks are kept, unless [WithMarkTTL] says for how long. A restore of etcd
+// from a backup forgets the later ones, with or without a bumped revision.
+// [Locker.MarkKey] names one, to look at it or to have the slot run again.
 func (l *Locker) Once(ctx context.Context, name, slot string, fn func(ctx context.Context, lock *Lock) error, opts ...OnceOption) error {
 	if fn == nil {
 		return errors.New("etcdlock: Once of a nil function")
@@ -59,7 +65,7 @@ func (l *Locker) Once(ctx context.Context, name, slot string, fn func(ctx contex
 	if _, err := newLockConfig(l.ttl, conf.lock); err != nil { // also for a slot that is done
 		return err
 	}
-	m := marker{locker: l, key: l.MarkKey(name, slot), ttl: conf.ttl}
+	m := mark{locker: l, key: l.MarkKey(name, slot), ttl: conf.ttl}
 	// Most who ask come late. What this read does not see, the next one does.
 	if ctx.Err() == nil && l.open.Err() == nil && m.seen(ctx) {
 		return nil
@@ -87,7 +93,9 @@ func (l *Locker) Once(ctx context.Context, name, slot string, fn func(ctx contex
 
 // MarkKey returns the key in etcd that says that a slot of a name is done:
 // <prefix>%done/<escaped name>/<escaped slot>. Its value is the token of the hold
-// that did it, a space, and the identity of its Locker.
+// that did it, the time by that machine's clock, and the identity of its Locker,
+// with spaces between. To ask whether a slot is done, read it; to have the slot
+// run again, delete it.
 func (l *Locker) MarkKey(name, slot string) string { return keyspace.Mark(l.prefix, name, slot) }
 
 // A OnceOption configures one Once. Every LockOption is one.
@@ -99,7 +107,7 @@ func (f onceOptionFunc) applyOnce(c *onceConfig) error { return f(c) }
 
 type onceConfig struct {
 	lock  []LockOption
-	ttl   time.Duration // of the marker; 0: kept
+	ttl   time.Duration // of the mark; 0: kept
 	first bool
 }
 
@@ -115,18 +123,20 @@ func newOnceConfig(opts []OnceOption) (c onceConfig, err error) {
 	return c, nil
 }
 
-// maxMarkerTTL is far from the most that etcd allows, and more than a clock is
+// maxMarkTTL is far from the most that etcd allows, and more than a clock is
 // planned for.
-const maxMarkerTTL = 100 * 365 * 24 * time.Hour
+const maxMarkTTL = 100 * 365 * 24 * time.Hour
 
-// WithMarkerTTL lets the mark of a done slot go d after it was written, by
-// etcd's clock. By default it is kept. d is rounded up to whole seconds, 1 s to
-// 100 years, and has to be longer than anybody may come late: after that the
-// slot runs again.
-func WithMarkerTTL(d time.Duration) OnceOption {
+// WithMarkTTL lets the mark of a done slot go d after it was written, by
+// etcd's clock. By default it is kept. d is rounded up to whole seconds, at most
+// 100 years; etcd may grant more (2 s is its least, by default), and a new leader
+// of it gives the mark its whole d again. It has to be longer than anybody may
+// come late: after that the slot runs again. With [WithMarkFirst] it runs from
+// before fn.
+func WithMarkTTL(d time.Duration) OnceOption {
 	return onceOptionFunc(func(c *onceConfig) error {
-		if d <= 0 || d > maxMarkerTTL {
-			return fmt.Errorf("etcdlock: marker TTL %v: must be above 0 and at most %v", d, maxMarkerTTL)
+		if d <= 0 || d > maxMarkTTL {
+			return fmt.Errorf("etcdlock: mark TTL %v: must be above 0 and at most 100 years", d)
 		}
 		c.ttl = (d + time.Second - 1).Truncate(time.Second)
 		return nil
@@ -135,11 +145,11 @@ func WithMarkerTTL(d time.Duration) OnceOption {
 
 // WithMarkFirst marks the slot before fn starts, so that fn starts at most once,
 // whatever happens: a slot whose fn failed, or whose process died, counts as
-// done, and nobody makes up for it. For messages to people, say, of which a
+// done, later calls return nil, and nobody makes up for it. For messages to people, say, of which a
 // second is worse than none.
 //
-// With it an error that matches ErrUnknown means that fn has not run, and that
-// it may be that nobody's will.
+// With it an error that matches ErrUnknown, and an fn that has not run, mean that
+// the slot may be marked: nobody's fn will run then.
 func WithMarkFirst() OnceOption {
 	return onceOptionFunc(func(c *onceConfig) error {
 		c.first = true

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/revfence/revfence/etcdlock"
 	"github.com/revfence/revfence/internal/etcdtest"
@@ -80,8 +82,9 @@ func TestF17OncePerSlot(t *testing.T) {
 		t.Errorf("%d marks for 5 slots", len(marks))
 	}
 	for _, kv := range marks {
-		token, by, _ := strings.Cut(string(kv.Value), " ")
-		if token == "" || !strings.HasPrefix(by, "node-") || kv.Lease != 0 {
+		token, rest, _ := strings.Cut(string(kv.Value), " ")
+		when, by, _ := strings.Cut(rest, " ")
+		if _, err := time.Parse(time.RFC3339, when); err != nil || token == "" || !strings.HasPrefix(by, "node-") || kv.Lease != 0 {
 			t.Errorf("mark %s has value %q and lease %x", kv.Key, kv.Value, kv.Lease)
 		}
 	}
@@ -218,7 +221,7 @@ func marking(_ string, req any) bool {
 func TestOnceMarkReplyLost(t *testing.T) {
 	t.Parallel()
 	for what, opts := range map[string][]etcdlock.OnceOption{
-		"after": nil, "first": {etcdlock.WithMarkFirst()}, "expiring": {etcdlock.WithMarkerTTL(time.Hour)},
+		"after": nil, "first": {etcdlock.WithMarkFirst()}, "expiring": {etcdlock.WithMarkTTL(time.Hour)},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -252,6 +255,75 @@ func TestOnceMarkReplyLost(t *testing.T) {
 	}
 }
 
+// TestOnceReleaseUnconfirmed: the slot is marked or not as without it, and the error says that something was not
+// confirmed.
+func TestOnceReleaseUnconfirmed(t *testing.T) {
+	t.Parallel()
+	boom := errors.New("boom")
+	for what, c := range map[string]struct {
+		outcome error
+		opts    []etcdlock.OnceOption
+		again   int // runs in all, when asked once more
+	}{
+		"done":          {nil, nil, 1},
+		"failed":        {boom, nil, 2},
+		"marked first":  {nil, []etcdlock.OnceOption{etcdlock.WithMarkFirst()}, 1},
+		"marked, fails": {boom, []etcdlock.OnceOption{etcdlock.WithMarkFirst()}, 1},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			srv := startClean(t, soon)
+			removeMarks(t, srv)
+			l, faults := faulty(t, srv, etcdlock.WithTTL(2*time.Second))
+			var r runs
+			ctx, cancel := context.WithCancel(testContext(t))
+			fault := faults.Fail(deletes, 1<<30, errLostReply)
+			err := l.Once(ctx, "job", "s", func(ctx context.Context, k *etcdlock.Lock) error {
+				cancel() // so that the release is soon given up
+				return r.job("s", c.outcome)(ctx, k)
+			}, c.opts...)
+			fault.Disarm()
+			wantIs(t, "Once", err, etcdlock.ErrUnknown)
+			if c.outcome != nil {
+				wantIs(t, "Once", err, boom)
+			}
+			r.want(t, "s", 1)
+			if err := l.Once(testContext(t), "job", "s", r.job("s", nil), c.opts...); err != nil {
+				t.Error(err)
+			}
+			r.want(t, "s", c.again)
+		})
+	}
+}
+
+// TestOnceLostBeforeTheLook: an fn that has not run leaves nothing unknown.
+func TestOnceLostBeforeTheLook(t *testing.T) {
+	t.Parallel()
+	srv := startClean(t, soon)
+	removeMarks(t, srv)
+	l, faults := faulty(t, srv, etcdlock.WithTTL(2*time.Second))
+	var r runs
+	looks := func(_ string, req any) bool {
+		x, ok := req.(*pb.TxnRequest)
+		return ok && len(x.Success) == 1 && x.Success[0].GetRequestTxn() != nil && len(x.Success[0].GetRequestTxn().Success) == 2
+	}
+	// Committed, and answered with a context's error, after which the client sends it again; by then the lock is gone.
+	fault := faults.Lost(looks, 1, status.Error(codes.DeadlineExceeded, "too slow"), func() {
+		for _, kv := range keys(t, srv, "/revfence/job/").Kvs {
+			remove(t, srv, string(kv.Key))
+		}
+	})
+	err := l.Once(testContext(t), "job", "s", r.job("s", nil))
+	if fault.Hits() != 1 {
+		t.Errorf("%d looks failed", fault.Hits())
+	}
+	wantIs(t, "Once", err, etcdlock.ErrLost)
+	if errors.Is(err, etcdlock.ErrUnknown) {
+		t.Errorf("unknown: %v", err)
+	}
+	r.want(t, "s", 0)
+}
+
 func revokeAll(t *testing.T, srv *etcdtest.Server) {
 	t.Helper()
 	resp, err := srv.Admin().Leases(testContext(t))
@@ -280,15 +352,15 @@ func TestOnceMarkFirst(t *testing.T) {
 	r.want(t, "s", 1)
 }
 
-// TestOnceMarkerTTL: the mark goes after its time, and no lease of it is left when the slot was done by another.
-func TestOnceMarkerTTL(t *testing.T) {
+// TestOnceMarkTTL: the mark goes after its time, and no lease of it is left when the slot was done by another.
+func TestOnceMarkTTL(t *testing.T) {
 	t.Parallel()
 	srv := startClean(t, soon)
 	l := clientLocker(t, srv)
 	var r runs
 	once := func() {
 		t.Helper()
-		if err := l.Once(testContext(t), "job", "s", r.job("s", nil), etcdlock.WithMarkerTTL(1500*time.Millisecond)); err != nil {
+		if err := l.Once(testContext(t), "job", "s", r.job("s", nil), etcdlock.WithMarkTTL(1500*time.Millisecond)); err != nil {
 			t.Error(err)
 		}
 	}
@@ -304,7 +376,7 @@ func TestOnceMarkerTTL(t *testing.T) {
 	err := l.Once(testContext(t), "job", "other", func(context.Context, *etcdlock.Lock) error {
 		put(t, srv, "/revfence/%done/job/other", "1 somebody")
 		return nil
-	}, etcdlock.WithMarkerTTL(time.Hour))
+	}, etcdlock.WithMarkTTL(time.Hour))
 	if err != nil {
 		t.Error(err)
 	}
@@ -326,11 +398,11 @@ func TestOnceBadCalls(t *testing.T) {
 	wantText(t, "nil option", l.Once(ctx, "job", "s", fn, nil), "nil OnceOption")
 	wantText(t, "nil fence", l.Once(ctx, "job", "s", fn, etcdlock.WithFences(nil)), "nil Fence")
 	for _, d := range []time.Duration{0, -time.Second, 101 * 365 * 24 * time.Hour} {
-		wantText(t, d.String(), l.Once(ctx, "job", "s", fn, etcdlock.WithMarkerTTL(d)), "must be above 0")
+		wantText(t, d.String(), l.Once(ctx, "job", "s", fn, etcdlock.WithMarkTTL(d)), "must be above 0")
 	}
 	r.want(t, "s", 0)
 	// The longest time that is allowed, etcd allows as well.
-	if err := l.Once(ctx, "job", "s", fn, etcdlock.WithMarkerTTL(100*365*24*time.Hour)); err != nil {
+	if err := l.Once(ctx, "job", "s", fn, etcdlock.WithMarkTTL(100*365*24*time.Hour)); err != nil {
 		t.Error(err)
 	}
 	if err := l.Close(ctx); err != nil {

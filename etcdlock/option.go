@@ -84,7 +84,8 @@ func defaultIdentity() string {
 // counts; below 2 s or above 24 h is an error. etcd may grant more, and what it
 // granted is what counts.
 //
-// A TTL below about 15 s does not survive a stuck etcd leader.
+// A TTL below about 15 s may not survive an etcd leader that is stuck and comes
+// back: see docs/operations.md.
 func WithTTL(d time.Duration) Option {
 	return optionFunc(func(c *config) error {
 		if d < minTTL || d > maxTTL {
@@ -98,8 +99,8 @@ func WithTTL(d time.Duration) Option {
 // WithPrefix sets what every lock's key starts with, "/revfence/" by default.
 // The key is prefix, escaped name, "/" and lease id: to share a lock with
 // etcdctl or a concurrency.Mutex at "/a/b/nightly", use the prefix "/a/b/" and
-// the name "nightly". Nothing is put between prefix and name, so end it in "/". At
-// most 1024 bytes, without "%done/", below which Once keeps its marks. A prefix
+// the name "nightly". Nothing is put between prefix and name, so end it in "/";
+// New warns its log of one that does not. At most 1024 bytes, without "%done/", below which Once keeps its marks. A prefix
 // must not lie below a lock of another prefix; such keys are reported as
 // ErrForeignKey.
 func WithPrefix(prefix string) Option {

@@ -14,45 +14,47 @@ import (
 // TestReadmeProgramIsTheExample: the program on the README's first screen is,
 // statement by statement, the Example that runs in the tests.
 func TestReadmeProgramIsTheExample(t *testing.T) {
-	readme, err := os.ReadFile("../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, rest, ok := strings.Cut(string(readme), "```go\n")
-	if !ok {
-		t.Fatal("no Go program in README.md")
-	}
-	program, _, _ := strings.Cut(rest, "```")
-	example, err := os.ReadFile("example_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
 	// What comes before the client differs: the example starts an etcd.
-	got, want := statements(t, program, "main")[1:], statements(t, string(example), "Example")[2:]
-	if strings.Join(got, "\n") != strings.Join(want, "\n") {
-		t.Errorf("README.md has\n%s\nexample_test.go has\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-	}
+	page{file: "README.md", before: 1, example: "Example", exampleBefore: 2}.check(t)
 }
 
 // TestMigrationProgramIsTheExample: so is the one in the page on migration.
 func TestMigrationProgramIsTheExample(t *testing.T) {
-	page, err := os.ReadFile("../docs/migration.md")
+	// What comes before is the client.
+	page{file: "docs/migration.md", part: true, example: "Example_besideMutex", exampleBefore: 3}.check(t)
+}
+
+// A page shows a program that is an example too, but for so many statements at the beginning of either.
+type page struct {
+	file          string // below the repository's root
+	part          bool   // the program is the body of its main alone
+	before        int
+	example       string
+	exampleBefore int
+}
+
+func (p page) check(t *testing.T) {
+	t.Helper()
+	text, err := os.ReadFile("../" + p.file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, ok := strings.Cut(string(page), "```go\n")
+	_, rest, ok := strings.Cut(string(text), "```go\n")
 	if !ok {
-		t.Fatal("no Go program in docs/migration.md")
+		t.Fatalf("no Go program in %s", p.file)
 	}
 	program, _, _ := strings.Cut(rest, "```")
+	if p.part {
+		program = "package main\nfunc main() {\n" + program + "}"
+	}
 	example, err := os.ReadFile("example_test.go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := statements(t, "package main\nfunc main() {\n"+program+"}", "main")
-	want := statements(t, string(example), "Example_besideMutex")[3:] // what comes before is the client
-	if strings.Join(got, "\n") != strings.Join(want, "\n") {
-		t.Errorf("docs/migration.md has\n%s\nexample_test.go has\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	got := strings.Join(statements(t, program, "main")[p.before:], "\n")
+	want := strings.Join(statements(t, string(example), p.example)[p.exampleBefore:], "\n")
+	if got == "" || got != want {
+		t.Errorf("%s has\n%s\nexample_test.go has\n%s", p.file, got, want)
 	}
 }
 

@@ -32,7 +32,8 @@ const releaseGrace = time.Second
 //     may live on for others: the deletion is then repeated until it succeeds.)
 //
 // A release under way goes on for up to a second after ctx has ended, and Unlock
-// returns by then. Without an end of ctx it gives up after the TTL.
+// returns by then. Without an end of ctx it gives up after the TTL. A nil ctx is
+// context.Background().
 func (k *Lock) Unlock(ctx context.Context) error {
 	if ctx == nil { // an error would most often go unseen, and the lock stay
 		ctx = context.Background()

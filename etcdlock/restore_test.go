@@ -95,7 +95,8 @@ func TestF08RestoredBackup(t *testing.T) {
 }
 
 // TestF08RestoredKeyOfPooledLease: a key that was released comes back with the backup, on a lease that is renewed for later
-// use. Its process has forgotten the key, but notices that etcd was away, and gives the lease up.
+// use. Its process has forgotten the key, but notices that etcd was away, and gives the lease up. This is the quick form, which
+// a mutant stands for; TestF08RestoredKeyBlocksForATTL restores with etcdutl, and has more cases.
 func TestF08RestoredKeyOfPooledLease(t *testing.T) {
 	t.Parallel()
 	srv := startClean(t, soon)

@@ -184,7 +184,8 @@ func (l *Locker) shutLocked() {
 	l.retireLocked(func(*session) bool { return true })
 }
 
-// discard retires all idle sessions, and keeps busy ones from being used again.
+// discard retires all idle sessions, and keeps those of held locks from being used
+// again.
 func (l *Locker) discard() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,43 +1,21 @@
 package etcdlock_test
 
 import (
-	"context"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc"
 
 	"github.com/revfence/revfence/etcdlock"
 	"github.com/revfence/revfence/internal/etcdtest"
 	"github.com/revfence/revfence/internal/faultkit"
 )
 
-// A silence keeps the answers to renewals from a client while it lasts: they are read and thrown away.
-type silence struct{ lasts atomic.Bool }
-
-func (q *silence) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	s, err := open(ctx, desc, cc, method, opts...)
-	if err != nil || method != "/etcdserverpb."+etcdtest.KeepAlive {
-		return s, err
-	}
-	return silentStream{s, q}, nil
-}
-
-type silentStream struct {
-	grpc.ClientStream
-	silence *silence
-}
-
-func (s silentStream) RecvMsg(m any) error {
-	for {
-		if err := s.ClientStream.RecvMsg(m); err != nil || !s.silence.lasts.Load() {
-			return err
-		}
-	}
+// silence keeps the answers to renewals from a client, until it is disarmed.
+func silence(s *faultkit.Streams) *faultkit.StreamFault {
+	return s.Drop(faultkit.Method(etcdtest.KeepAlive), 1<<30)
 }
 
 // TestF04FirstDeadline: until the first renewal is answered the deadline is the TTL, counted from when the lease was
@@ -52,13 +30,13 @@ func TestF04FirstDeadline(t *testing.T) {
 	var samples []etcdtest.Sample
 	var wg sync.WaitGroup
 	for i := range 12 {
-		var mute silence
-		mute.lasts.Store(true)
+		var answers faultkit.Streams
+		silence(&answers)
 		var faults faultkit.Calls
 		if i%2 == 0 { // the lease is granted, and its answer takes this long
 			faults.Lost(faultkit.Method("LeaseGrant"), 1, nil, func() { pass(500 * time.Millisecond) })
 		}
-		c := srv.Client(t, slow, etcdtest.Stream(mute.stream), etcdtest.Unary(faults.Unary))
+		c := srv.Client(t, slow, etcdtest.Stream(answers.Stream), etcdtest.Unary(faults.Unary))
 		l := newLocker(t, c, etcdlock.WithTTL(ttl))
 		wg.Go(func() {
 			pass(time.Duration(i) * 20 * time.Millisecond)

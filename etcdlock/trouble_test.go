@@ -2,6 +2,7 @@ package etcdlock_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -78,7 +79,8 @@ func TestTroubleIsLoggedOnce(t *testing.T) {
 			r := receive(t, "Lock", next)
 			fault.Disarm()
 			wantIs(t, "Lock", r.err, context.Canceled)
-			wantText(t, "Lock", r.err, c.step+", the last error was")
+			wantText(t, "Lock", r.err, c.step)
+			wantText(t, "Lock", r.err, ", the last error was")
 			wantText(t, "Lock", r.err, "nothing works")
 			mustUnlock(t, k)
 		})
@@ -107,8 +109,9 @@ func TestErrorSaysWhatItWaitedFor(t *testing.T) {
 			t.Errorf("an error without trouble: %v", r.err)
 		}
 	}
-	k := mustLock(t, clientLocker(t, srv), "x")
-	wait("waiting for earlier places in the queue", func() bool { return calls.Snapshot().Sent[etcdtest.Watch] > 0 })
+	k := mustLock(t, clientLocker(t, srv, etcdlock.WithIdentity("holder")), "x")
+	wait(fmt.Sprintf("waiting for earlier places in the queue, the next is of \"holder\" (key %q)", k.Key()),
+		func() bool { return calls.Snapshot().Sent[etcdtest.Watch] > 0 })
 	mustUnlock(t, k)
 	k = mustLock(t, l, "x")
 	wait("behind others of this process", func() bool { return l.TurnsWaiting("x") == 1 })

@@ -3,6 +3,7 @@ package etcdlock
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -51,6 +52,9 @@ func (v serverVersion) tooOld() (minimum serverVersion, old bool) {
 	return serverVersion{}, false
 }
 
+// versionGrace is for how long Close waits for a server's version.
+const versionGrace = 250 * time.Millisecond
+
 // checkServers asks every endpoint for its version, in the background, and
 // warns of those that are too old. It is advice: an endpoint that does not
 // answer is not asked again.
@@ -67,7 +71,8 @@ func (l *Locker) checkServers() {
 func (l *Locker) checkServer(ctx context.Context, endpoint string) error {
 	ctx, cancel := context.WithTimeout(ctx, call.Limit)
 	defer cancel()
-	defer context.AfterFunc(l.open, cancel)() // Close has better things to wait for
+	// Close does not wait for long; cut off at once, etcd's client would log a failed call.
+	defer context.AfterFunc(l.open, func() { time.AfterFunc(versionGrace, cancel) })()
 	resp, err := l.client.Status(ctx, endpoint)
 	if err != nil {
 		return err

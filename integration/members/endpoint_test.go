@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/revfence/revfence/etcdlock"
+	"github.com/revfence/revfence/internal/faultkit"
 )
 
 // ttl leaves the watchdog 3.5 s between its first doubt and the deadline, on a machine that has other tests to run.
@@ -16,28 +17,26 @@ const ttl = 9 * time.Second
 // TestF34StoppedEndpoint stops the member that renewals go through, just before one is due. Its connections stay open.
 func TestF34StoppedEndpoint(t *testing.T) {
 	t.Parallel()
-	c := startCluster(t, 3)
-	used := c.Follower(t)
-	h := take(t, c, used, "stopped", ttl)
-	h.due(t)
-	c.Member(used).Stop()
-	h.kept(t, 3*ttl/2, "endpoint stopped")
-	c.Member(used).Cont()
-	h.kept(t, ttl/2, "resumed")
-	h.release(t)
+	outlive(t, "stopped", (*faultkit.Member).Stop, (*faultkit.Member).Cont)
 }
 
 // TestEndpointSilent has everything lost that goes to, and comes from, the member in use.
 func TestEndpointSilent(t *testing.T) {
 	t.Parallel()
+	outlive(t, "silent", func(m *faultkit.Member) { m.Proxy.BlackHole() }, func(m *faultkit.Member) { m.Proxy.Heal() })
+}
+
+// outlive fails the test if a lock does not live through a fault, of the member in use, that lasts for longer than its TTL.
+func outlive(t *testing.T, fault string, begin, end func(*faultkit.Member)) {
+	t.Helper()
 	c := startCluster(t, 3)
 	used := c.Follower(t)
-	h := take(t, c, used, "silent", ttl)
+	h := take(t, c, used, fault, ttl)
 	h.due(t)
-	c.Member(used).Proxy.BlackHole()
-	h.kept(t, 3*ttl/2, "endpoint silent")
-	c.Member(used).Proxy.Heal()
-	h.kept(t, ttl/2, "healed")
+	begin(c.Member(used))
+	h.kept(t, 3*ttl/2, "endpoint "+fault)
+	end(c.Member(used))
+	h.kept(t, ttl/2, "no longer "+fault)
 	h.release(t)
 }
 

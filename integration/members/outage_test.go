@@ -13,12 +13,14 @@ import (
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/revfence/revfence/etcdlock"
 	"github.com/revfence/revfence/internal/etcdtest"
 	"github.com/revfence/revfence/internal/faultkit"
 )
 
-// What a TTL is good for. The default run tries one TTL in two outages; the table of docs/operations.md comes from
+// What a TTL is good for. The default run tries one TTL in an outage that no other test has; the table of docs/operations.md comes from
 //
 //	go test ./integration/members -run TestSurvivableOutage -outages -parallel 3 -timeout 60m -v
 
@@ -42,18 +44,17 @@ const (
 )
 
 func allOutages() []outage {
-	kill := func(c *faultkit.Cluster, _, leader int) { c.Member(leader).Kill() }
 	all := []outage{
 		{name: "follower in use killed", start: func(c *faultkit.Cluster, used, _ int) { c.Member(used).Kill() }},
 		{name: "follower in use silent", start: func(c *faultkit.Cluster, used, _ int) { c.Member(used).Proxy.BlackHole() }},
 		{name: "follower in use stopped", start: func(c *faultkit.Cluster, used, _ int) { c.Member(used).Stop() }},
-		{name: "leader killed", start: kill},
+		{name: "leader killed", start: killLeader},
 		{
 			name: "leader stopped for 7 s", start: stopLeader, lasts: 7 * time.Second,
 			end: func(c *faultkit.Cluster, _, leader int) { c.Member(leader).Cont() },
 		},
-		leaderStoppedForGood,
-		{name: "leader in use killed", used: leader, start: kill},
+		{name: "leader stopped for good", start: stopLeader},
+		leaderInUseKilled,
 		{name: "leader in use stopped for good", used: leader, start: stopLeader},
 	}
 	for _, s := range []time.Duration{2, 4, 6, 9, 13, 18, 24} {
@@ -64,7 +65,9 @@ func allOutages() []outage {
 
 func stopLeader(c *faultkit.Cluster, _, leader int) { c.Member(leader).Stop() }
 
-var leaderStoppedForGood = outage{name: "leader stopped for good", start: stopLeader}
+func killLeader(c *faultkit.Cluster, _, leader int) { c.Member(leader).Kill() }
+
+var leaderInUseKilled = outage{name: "leader in use killed", used: leader, start: killLeader}
 
 // quorumLost stops two of three members, of which one is in use.
 func quorumLost(d time.Duration) outage {
@@ -85,6 +88,10 @@ type subject struct {
 	lost  *etcdlock.LostError
 	least time.Duration // of Remaining
 	err   error
+
+	seen   renewals
+	client *clientv3.Client
+	locker *etcdlock.Locker
 }
 
 // beforeDue is the worst phase: so shortly before a renewal is due.
@@ -107,22 +114,26 @@ func (s *subject) lead() time.Duration { return time.Duration((1 + s.phase) * fl
 // window is how old a renewal may become.
 func (s *subject) window() time.Duration { return s.ttl - s.ttl/10 - 100*time.Millisecond }
 
+// prepare makes what the lock is taken with. It may fail the test, which live, on a goroutine of its own, must not.
+func (s *subject) prepare(t *testing.T, c *faultkit.Cluster, used int) {
+	s.seen.more = make(chan struct{})
+	s.client = c.Client(t, etcdtest.Via(c.Member(used).Proxy.Addr()), etcdtest.Stream(s.seen.stream))
+	s.locker = newLocker(t, s.client, etcdlock.WithTTL(s.ttl))
+}
+
 // live takes a lock in time for an outage at begin, and looks at it until the end.
-func (s *subject) live(t *testing.T, c *faultkit.Cluster, used int, begin, end time.Time) {
-	seen := renewals{more: make(chan struct{})}
-	client := c.Client(t, etcdtest.Via(c.Member(used).Proxy.Addr()), etcdtest.Stream(seen.stream))
-	l := newLocker(t, client, etcdlock.WithTTL(s.ttl))
+func (s *subject) live(t *testing.T, c *faultkit.Cluster, begin, end time.Time) {
 	ctx := testContext(t)
 	pass(time.Until(begin.Add(-s.lead())))
-	k, err := l.Lock(ctx, fmt.Sprintf("%v-%v", s.ttl, s.phase))
+	k, err := s.locker.Lock(ctx, fmt.Sprintf("%v-%v", s.ttl, s.phase))
 	if err != nil {
 		s.err = err
 		return
 	}
 	defer func() { _ = k.Unlock(testContext(t)) }() // it may be lost
 	select {
-	case <-seen.after():
-		client.SetEndpoints(c.Proxied()...)
+	case <-s.seen.after():
+		s.client.SetEndpoints(c.Proxied()...)
 	case <-time.After(time.Until(begin)):
 		s.err = errors.New("no lock ready in time for the outage: the machine is too busy")
 		return
@@ -136,6 +147,7 @@ func (s *subject) live(t *testing.T, c *faultkit.Cluster, used int, begin, end t
 			s.least = min(s.least, left)
 		}
 		if left == 0 {
+			<-k.Context().Done() // a moment later
 			errors.As(context.Cause(k.Context()), &s.lost)
 			return
 		}
@@ -154,13 +166,14 @@ func (o outage) suffer(t *testing.T, all []*subject) {
 	}
 	var longest, most time.Duration
 	for _, s := range all {
+		s.prepare(t, c, used)
 		longest, most = max(longest, s.lead()), max(most, s.ttl)
 	}
 	begin := time.Now().Add(longest + 2*time.Second)
 	end := begin.Add(o.lasts + most)
 	var wg sync.WaitGroup
 	for _, s := range all {
-		wg.Go(func() { s.live(t, c, used, begin, end) })
+		wg.Go(func() { s.live(t, c, begin, end) })
 	}
 	pass(time.Until(begin))
 	o.start(c, used, lead)
@@ -183,7 +196,7 @@ func TestSurvivableOutage(t *testing.T) {
 	t.Parallel()
 	const s = time.Second
 	ttls, phases, rounds := []time.Duration{10 * s}, []float64{}, 1
-	tried := []outage{leaderStoppedForGood, quorumLost(3 * s)}
+	tried := []outage{leaderInUseKilled}
 	if *outages {
 		ttls, phases, rounds = []time.Duration{5 * s, 10 * s, 15 * s, 20 * s, 30 * s}, []float64{0.1, 0.4, 0.7}, 2
 		tried = allOutages()

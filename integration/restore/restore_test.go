@@ -1,6 +1,7 @@
 package restore_test
 
 import (
+	"context"
 	"strconv"
 	"testing"
 	"time"
@@ -117,9 +118,9 @@ func TestF08RestoreUpToTheSame(t *testing.T) {
 	unlock(t, k)
 }
 
-// TestF08RestoredKeyOfPooledLease: a key that its process had released comes back with the backup, on a lease that the process
+// TestF08RestoredKeyBlocksForATTL: a key that its process had released comes back with the backup, on a lease that the process
 // renews for later use. It blocks nobody for longer than a TTL, whether that process rests, works, or notices nothing.
-func TestF08RestoredKeyOfPooledLease(t *testing.T) {
+func TestF08RestoredKeyBlocksForATTL(t *testing.T) {
 	t.Parallel()
 	const ttl = 6 * time.Second
 	for _, test := range []struct {
@@ -144,16 +145,27 @@ func TestF08RestoredKeyOfPooledLease(t *testing.T) {
 			if !e.has(t, k.Key()) {
 				t.Error("the released key did not come back")
 			}
-			stop, stopped := make(chan struct{}), make(chan struct{})
+			ctx := testContext(t)
+			stop, stopped := make(chan struct{}), make(chan error, 1)
 			go func() {
-				defer close(stopped)
 				for test.busy {
 					select {
 					case <-stop:
+						stopped <- nil
 						return
 					default:
-						cycles(t, l, "another", 1)
 					}
+					if err := l.Do(ctx, "another", func(context.Context, *etcdlock.Lock) error { return nil }); err != nil {
+						stopped <- err
+						return
+					}
+				}
+				stopped <- nil
+			}()
+			defer func() {
+				close(stop)
+				if err := <-stopped; err != nil {
+					t.Errorf("the busy one: %v", err)
 				}
 			}()
 			next := lock(t, e.locker(t), "x")
@@ -163,8 +175,6 @@ func TestF08RestoredKeyOfPooledLease(t *testing.T) {
 				t.Errorf("blocked for %v", took)
 			}
 			unlock(t, next)
-			close(stop)
-			<-stopped
 		})
 	}
 }

@@ -299,7 +299,7 @@ func transaction(t *testing.T, bin string) {
 	if err := k.Check(ctx); !errors.Is(err, etcdlock.ErrLost) {
 		t.Errorf("Check: %v", err)
 	}
-	if resp, err := s.admin.Get(ctx, "data"); err != nil || string(resp.Kvs[0].Value) != "first" {
+	if resp, err := s.admin.Get(ctx, "data"); err != nil || len(resp.Kvs) != 1 || string(resp.Kvs[0].Value) != "first" {
 		t.Errorf("data: %v, %v", resp, err)
 	}
 	if _, err := s.admin.Delete(ctx, "data"); err != nil {
@@ -328,11 +328,9 @@ func restart(t *testing.T, bin string) {
 		if len(queue) == 2 {
 			break
 		}
+		pass(10 * time.Millisecond)
 	}
-	s.stop()
-	if err := s.run(); err != nil {
-		t.Fatal(err)
-	}
+	s.Restart()
 	if !s.ready() {
 		t.Fatal("the server does not start again")
 	}

@@ -2,23 +2,26 @@ package versions_test
 
 import (
 	"context"
-	"fmt"
-	"net"
+	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
-	"go.uber.org/zap"
 
 	"github.com/revfence/revfence/etcdlock"
 	"github.com/revfence/revfence/internal/etcdtest"
+	"github.com/revfence/revfence/internal/faultkit"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	faultkit.Main(map[string]faultkit.Role{"etcd": etcd})
+	goleak.VerifyTestMain(m)
+}
 
 const (
 	testLimit = 30 * time.Second
@@ -46,102 +49,69 @@ func build(t testing.TB, module string) string {
 	return bin
 }
 
+// etcd is the role of a child that becomes the server program whose command line its argument holds. So it ends with the
+// test, as every child does, even if that is killed.
+func etcd(arg string, _ *faultkit.Talk) error {
+	var args []string
+	if err := json.Unmarshal([]byte(arg), &args); err != nil {
+		return err
+	}
+	return syscall.Exec(args[0], args, os.Environ())
+}
+
 // A server is an etcd process.
 type server struct {
-	bin, dir     string
-	client, peer string // host:port
-	cmd          *exec.Cmd
-	exited       chan struct{}
-	admin        *clientv3.Client
+	*faultkit.Process
+	client string // host:port
+	admin  *clientv3.Client
 }
 
 // start runs a server until the end of the test, by when it must hold nothing any more.
 func start(t testing.TB, bin string) *server {
 	t.Helper()
-	s := &server{bin: bin, dir: filepath.Join(t.TempDir(), "data")}
-	t.Cleanup(s.stop)
 	for range startTries {
-		s.client, s.peer = freeAddr(t), freeAddr(t)
-		if err := s.run(); err != nil {
+		addrs, err := etcdtest.FreeAddrs(2)
+		if err != nil {
 			t.Fatal(err)
 		}
-		s.admin = s.connect(t)
+		client, peer := "http://"+addrs[0], "http://"+addrs[1]
+		args, err := json.Marshal([]string{
+			bin, "--name", "solo", "--data-dir", filepath.Join(t.TempDir(), "data"), "--unsafe-no-fsync", "--log-level", "panic",
+			"--listen-client-urls", client, "--advertise-client-urls", client,
+			"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "solo=" + peer,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &server{faultkit.Start(t, "etcd", string(args)), addrs[0], etcdtest.NewClient(t, addrs[:1])}
+		t.Cleanup(s.Kill) // the end of its input tells it nothing
 		if s.ready() {
-			t.Cleanup(func() { s.clean(t) })
+			t.Cleanup(func() { etcdtest.AssertClean(t, s.admin, "", soon) })
 			return s
 		}
-		s.stop()
+		s.Kill()
 	}
 	t.Fatalf("%s does not start", bin)
 	return nil
 }
 
-func freeAddr(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
-func (s *server) run() error {
-	client, peer := "http://"+s.client, "http://"+s.peer
-	s.cmd = exec.Command(s.bin, "--name", "solo", "--data-dir", s.dir, "--unsafe-no-fsync", "--log-level", "panic",
-		"--listen-client-urls", client, "--advertise-client-urls", client,
-		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "solo="+peer)
-	s.cmd.Stderr = os.Stderr
-	if err := s.cmd.Start(); err != nil {
-		return err
-	}
-	exited := make(chan struct{})
-	s.exited = exited
-	go func(cmd *exec.Cmd) {
-		_ = cmd.Wait() // it is killed
-		close(exited)
-	}(s.cmd)
-	return nil
-}
-
-// stop kills the server. Its data stays.
-func (s *server) stop() {
-	if s.cmd == nil {
-		return
-	}
-	_ = s.cmd.Process.Kill() // an error says that it has ended
-	<-s.exited
-	s.cmd = nil
-}
-
 // ready waits until the server answers, or has ended.
 func (s *server) ready() bool {
-	ctx, cancel := context.WithTimeout(context.Background(), testLimit)
-	defer cancel()
-	go func() {
-		select {
-		case <-s.exited:
-			cancel()
-		case <-ctx.Done():
+	for deadline := time.Now().Add(testLimit); s.Running() && time.Now().Before(deadline); pass(10 * time.Millisecond) {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		_, err := s.admin.Get(ctx, "ready", clientv3.WithCountOnly())
+		cancel()
+		if err == nil {
+			return true
 		}
-	}()
-	_, err := s.admin.Get(ctx, "ready", clientv3.WithCountOnly()) // clientv3 tries again and again
-	return err == nil
+	}
+	return false
 }
 
 // connect returns a client that is closed at the end of the test.
 func (s *server) connect(t testing.TB, opts ...etcdtest.ClientOption) *clientv3.Client {
 	t.Helper()
-	cfg := clientv3.Config{Endpoints: []string{s.client}, DialTimeout: 5 * time.Second, Logger: zap.NewNop()}
-	for _, o := range opts {
-		o(&cfg)
-	}
-	c, err := clientv3.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close() })
-	return c
+	return etcdtest.NewClient(t, []string{s.client}, opts...)
 }
 
 // locker returns a Locker on a client, closed at the end of the test.
@@ -157,37 +127,6 @@ func locker(t testing.TB, c *clientv3.Client, opts ...etcdlock.Option) *etcdlock
 		}
 	})
 	return l
-}
-
-// clean fails the test if a key or a lease is left.
-func (s *server) clean(t testing.TB) {
-	t.Helper()
-	var left string
-	for deadline := time.Now().Add(soon); time.Now().Before(deadline); {
-		left = s.leftovers()
-		if left == "" {
-			return
-		}
-		pass(10 * time.Millisecond)
-	}
-	t.Errorf("left in etcd: %s", left)
-}
-
-func (s *server) leftovers() string {
-	ctx, cancel := context.WithTimeout(context.Background(), testLimit)
-	defer cancel()
-	keys, err := s.admin.Get(ctx, "", clientv3.WithPrefix())
-	if err != nil {
-		return err.Error()
-	}
-	leases, err := s.admin.Leases(ctx)
-	if err != nil {
-		return err.Error()
-	}
-	if len(keys.Kvs) == 0 && len(leases.Leases) == 0 {
-		return ""
-	}
-	return fmt.Sprintf("keys %v, leases %v", keys.Kvs, leases.Leases)
 }
 
 // pass lets time go by, between looks at a condition, or where the passing of time is what is tested.

@@ -42,8 +42,8 @@ func Transient(err error) bool {
 	return false
 }
 
-// TokenRefused reports whether etcd refused the caller's auth token. It comes to
-// nothing where clientv3 can fetch another, and is final where it cannot.
+// TokenRefused reports whether etcd refused the caller's auth token. It passes
+// where clientv3 can fetch another, and is final where it cannot.
 func TokenRefused(err error) bool {
 	switch rpctypes.Error(err) {
 	case rpctypes.ErrInvalidAuthToken, rpctypes.ErrAuthOldRevision:

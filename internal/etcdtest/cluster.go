@@ -42,7 +42,7 @@ func StartCluster(tb testing.TB, n int, opts ...Option) *Members {
 }
 
 func runCluster(root string, n int, opts []Option) (*Members, error) {
-	addrs, err := freeAddrs(2 * n)
+	addrs, err := FreeAddrs(2 * n)
 	if err != nil {
 		return nil, err
 	}

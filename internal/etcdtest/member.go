@@ -61,6 +61,3 @@ func (m MemberSpec) tune(c *embed.Config) {
 
 // maxTxnOps lets tests fill a member fast.
 const maxTxnOps = 10_000
-
-// FreeAddrs returns n distinct loopback addresses that were free a moment ago.
-func FreeAddrs(n int) ([]string, error) { return freeAddrs(n) }

@@ -97,7 +97,7 @@ func runMember(cfg memberConfig) (*Server, error) {
 	var err error
 	for range bindAttempts {
 		var ports []string
-		if ports, err = freeAddrs(2); err != nil {
+		if ports, err = FreeAddrs(2); err != nil {
 			return nil, err
 		}
 		s := &Server{cfg: cfg, client: ports[0], peer: ports[1]}
@@ -254,8 +254,8 @@ func (s *Server) Close() {
 	}
 }
 
-// freeAddrs returns n distinct loopback addresses that were free a moment ago.
-func freeAddrs(n int) ([]string, error) {
+// FreeAddrs returns n distinct loopback addresses that were free a moment ago.
+func FreeAddrs(n int) ([]string, error) {
 	var addrs []string
 	for range n {
 		l, err := net.Listen("tcp", "127.0.0.1:0")

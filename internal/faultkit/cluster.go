@@ -80,9 +80,10 @@ func (c *Cluster) start(root string, n int, edit func(*etcdtest.MemberSpec)) err
 		c.members = append(c.members, m)
 	}
 	for _, m := range c.members {
-		if err := m.up(); err != nil {
-			return err
-		}
+		err = errors.Join(err, m.up()) // of all: one without its port may leave the others without a quorum
+	}
+	if err != nil {
+		return err
 	}
 	for _, m := range c.members {
 		m.Proxy = NewProxy(c.tb, m.spec.Client)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"syscall"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -41,8 +42,9 @@ func (m *Member) Await() {
 }
 
 const (
-	saysReady  = "ready"
-	saysFailed = "failed: "
+	saysReady     = "ready"
+	saysPortTaken = "port taken"
+	saysFailed    = "failed: "
 )
 
 // runMember is the program of a member's process.
@@ -51,8 +53,12 @@ func runMember(arg string, talk *Talk) error {
 	if err := json.Unmarshal([]byte(arg), &spec); err != nil {
 		return err
 	}
-	if _, err := etcdtest.RunMember(spec); err != nil {
-		talk.Say("%s%v", saysFailed, err)
+	switch _, err := etcdtest.RunMember(spec); {
+	case errors.Is(err, syscall.EADDRINUSE):
+		talk.Say(saysPortTaken)
+		return err
+	case err != nil:
+		talk.Say("%s%q", saysFailed, err.Error()) // on one line
 		return err
 	}
 	talk.Say(saysReady)
@@ -68,13 +74,14 @@ var errPortTaken = errors.New("address taken by another process")
 
 // up waits for a member's first words.
 func (m *Member) up() error {
-	r := m.run
-	line, err := r.next("", hearTimeout)
+	line, err := m.run.next("", hearTimeout)
 	switch {
 	case err != nil:
-		return err
+		return fmt.Errorf("%s: %w", m.spec.Name, err)
+	case line == saysPortTaken:
+		return fmt.Errorf("%s: %w", m.spec.Name, errPortTaken)
 	case line != saysReady:
-		return fmt.Errorf("%w? %s", errPortTaken, line)
+		return fmt.Errorf("%s: %s", m.spec.Name, line)
 	}
 	return nil
 }

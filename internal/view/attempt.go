@@ -43,6 +43,8 @@ type Attempt struct {
 	Lease   clientv3.LeaseID
 	Holder  string // value of the own key: who is asking
 	Waiting func() // called once, when the attempt starts to wait
+	// Behind is told of the key that the attempt is going to wait for.
+	Behind func(*mvccpb.KeyValue)
 	// Trouble is told of failed reads that are going to be repeated, on
 	// whatever goroutine.
 	Trouble func(error)

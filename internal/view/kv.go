@@ -45,6 +45,9 @@ func (k kv) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*cl
 		if err := Foreign(a.Queue, older.Kvs[0]); err != nil {
 			return nil, err
 		}
+		if a.Behind != nil {
+			a.Behind(older.Kvs[0])
+		}
 	}
 	return older, nil
 }

@@ -30,21 +30,21 @@ func noted(ctx context.Context, opts []grpc.CallOption) []grpc.CallOption {
 	return opts
 }
 
-// counted returns base's KV with counting. A KV that its owner has wrapped, with
+// observed returns base's KV with what notes its tries. A KV that its owner has wrapped, with
 // a namespace for example, is left as it is: it must not be bypassed.
-func counted(base *clientv3.Client) clientv3.KV {
+func observed(base *clientv3.Client) clientv3.KV {
 	if base.ActiveConnection() == nil || reflect.TypeOf(base.KV) != reflect.TypeOf(clientv3.NewKV(base)) {
 		return base.KV
 	}
-	return clientv3.NewKVFromKVClient(counting{clientv3.RetryKVClient(base)}, base)
+	return clientv3.NewKVFromKVClient(observing{clientv3.RetryKVClient(base)}, base)
 }
 
-type counting struct{ pb.KVClient }
+type observing struct{ pb.KVClient }
 
-func (c counting) Range(ctx context.Context, in *pb.RangeRequest, opts ...grpc.CallOption) (*pb.RangeResponse, error) {
-	return c.KVClient.Range(ctx, in, noted(ctx, opts)...)
+func (o observing) Range(ctx context.Context, in *pb.RangeRequest, opts ...grpc.CallOption) (*pb.RangeResponse, error) {
+	return o.KVClient.Range(ctx, in, noted(ctx, opts)...)
 }
 
-func (c counting) Txn(ctx context.Context, in *pb.TxnRequest, opts ...grpc.CallOption) (*pb.TxnResponse, error) {
-	return c.KVClient.Txn(ctx, in, noted(ctx, opts)...)
+func (o observing) Txn(ctx context.Context, in *pb.TxnRequest, opts ...grpc.CallOption) (*pb.TxnResponse, error) {
+	return o.KVClient.Txn(ctx, in, noted(ctx, opts)...)
 }

@@ -25,7 +25,7 @@ type View struct {
 // New returns a view of base. ctx ends everything that runs on it; the user's
 // client is never closed.
 func New(ctx context.Context, base *clientv3.Client, lease clientv3.Lease) *View {
-	v := &View{Client: clientv3.NewCtxClient(ctx), Floor: new(Floor), kv: counted(base), watcher: base.Watcher, static: base.Token != ""}
+	v := &View{Client: clientv3.NewCtxClient(ctx), Floor: new(Floor), kv: observed(base), watcher: base.Watcher, static: base.Token != ""}
 	v.Client.KV = kv{v.kv, v}
 	v.Client.Watcher = watcher{base.Watcher, v}
 	v.Client.Lease = lease
@@ -42,8 +42,8 @@ func (v *View) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (
 	before := v.Floor.Load()
 	c, cancel := context.WithTimeout(ctx, call.Limit)
 	defer cancel()
-	noted, tries := noting(c)
-	resp, err := v.kv.Get(noted, key, opts...)
+	c, tries := noting(c)
+	resp, err := v.kv.Get(c, key, opts...)
 	if err != nil {
 		return nil, call.Explain(ctx, c, tries.Explain(err))
 	}
@@ -64,8 +64,8 @@ func (v *View) Write(ctx context.Context, cmps []clientv3.Cmp, then, els []clien
 	before := v.Floor.Load()
 	c, cancel := context.WithTimeout(ctx, call.Limit)
 	defer cancel()
-	noted, tries := noting(c)
-	resp, err = v.kv.Txn(noted).If(cmps...).Then(then...).Else(els...).Commit()
+	c, tries := noting(c)
+	resp, err = v.kv.Txn(c).If(cmps...).Then(then...).Else(els...).Commit()
 	repeated = tries.Unsure()
 	if err != nil {
 		return nil, repeated, call.Explain(ctx, c, tries.Explain(err))

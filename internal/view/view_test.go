@@ -284,12 +284,20 @@ func TestGoneAcrossCompaction(t *testing.T) {
 }
 
 func TestGoneEndsWithItsContext(t *testing.T) {
-	srv, _, v := start(t)
+	srv, _, _ := start(t)
+	var calls etcdtest.Counter
+	c := srv.Client(t, etcdtest.Counted(&calls))
+	v := New(t.Context(), c, c.Lease)
 	put := must[*clientv3.PutResponse](t)(srv.Admin().Put(t.Context(), "k", ""))
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
+	before := calls.Snapshot()
 	if err := v.Gone(ctx, Target{Key: "k", Rev: put.Header.Revision, Every: time.Hour}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Error(err)
+	}
+	// The watch told that nothing had changed, and etcd's client warns its log of a read that is cut off.
+	if n := calls.Snapshot().Sub(before).Unary[etcdtest.Range]; n != 0 {
+		t.Errorf("%d reads", n)
 	}
 	must[*clientv3.DeleteResponse](t)(srv.Admin().Delete(t.Context(), "k"))
 }

@@ -103,7 +103,7 @@ func (v *View) Gone(ctx context.Context, t Target) error {
 	var pause call.Backoff
 	for {
 		gone, err := v.watchOnce(ctx, t, tick, pause.Reset)
-		if !gone && err == nil {
+		if !gone && err == nil && ctx.Err() == nil {
 			gone, err = v.gone(ctx, t)
 		}
 		var unsure *unsureError
@@ -138,7 +138,7 @@ func (v *View) watchOnce(ctx context.Context, t Target, tick *time.Timer, stands
 	slow := time.AfterFunc(t.Every, cancel)
 	events := v.watcher.Watch(ctx, t.Key, opts...)
 	if !slow.Stop() {
-		v.leaveStream(stream) // it waits for this one to stand before it begins another
+		v.leaveStream(stream) // clientv3 begins no other watch on a stream before this one stands
 		return false, nil     // the caller reads the key
 	}
 	for {

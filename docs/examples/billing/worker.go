@@ -97,7 +97,7 @@ func work(ctx context.Context, j job, r *reporter) (err error) {
 
 // onceTonight reconciles under the lock and has the night marked as done, unless it is.
 func onceTonight(ctx context.Context, j job, locker *etcdlock.Locker, books *ledger, r *reporter) error {
-	opts := []etcdlock.OnceOption{etcdlock.WithMarkerTTL(markTTL)}
+	opts := []etcdlock.OnceOption{etcdlock.WithMarkTTL(markTTL)}
 	raised := "; the ledger is not fenced"
 	if j.Fenced {
 		// Raises the ledger's mark before the job starts: before this holder reads anything.

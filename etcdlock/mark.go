@@ -7,40 +7,47 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 
 	"github.com/revfence/revfence/internal/call"
 )
 
-// A marker is the key that says that a slot is done. Its value says by whom:
-// token, space, identity.
-type marker struct {
+// A mark is the key that says that a slot is done. Its value says by whom and
+// when: token, time and identity, with spaces between.
+type mark struct {
 	locker *Locker
 	key    string
 	ttl    time.Duration // 0: kept
 }
 
 // seen reports whether the mark is there for certain. That it is not may be old.
-func (m *marker) seen(ctx context.Context) bool {
+func (m *mark) seen(ctx context.Context) bool {
 	resp, err := m.locker.view.Get(ctx, m.key)
 	return err == nil && len(resp.Kvs) > 0
 }
 
 // read reports whether the slot is done. It asks with a write to the lock's own
 // key, for the reason that Check does.
-func (m *marker) read(ctx context.Context, k *Lock) (done bool, err error) {
+func (m *mark) read(ctx context.Context, k *Lock) (done bool, err error) {
 	resp, _, err := m.commit(ctx, k, func(t clientv3.Txn) clientv3.Txn {
 		return t.Then(k.touch(), clientv3.OpGet(m.key))
 	})
 	if err != nil {
+		if lost := k.err(); lost != nil {
+			err = lost
+		} else if errors.Is(err, ErrUnknown) { // of a read that means nothing
+			return false, fmt.Errorf("etcdlock: whether %q is there: %v", m.key, err)
+		}
 		return false, fmt.Errorf("etcdlock: whether %q is there: %w", m.key, err)
 	}
 	return len(resp.Responses[1].GetResponseRange().Kvs) > 0, nil
 }
 
 // write marks the slot, and reports whether the mark is this hold's.
-func (m *marker) write(ctx context.Context, k *Lock) (mine bool, err error) {
+func (m *mark) write(ctx context.Context, k *Lock) (mine bool, err error) {
 	l := m.locker
-	value := fmt.Sprintf("%d %s", int64(k.token), l.identity)
+	now := time.Now().UTC().Format(time.RFC3339) //wallclock: for people; nothing reads it.
+	value := fmt.Sprintf("%d %s %s", int64(k.token), now, l.identity)
 	put := clientv3.OpPut(m.key, value)
 	unsure := false
 	if m.ttl > 0 {
@@ -64,6 +71,7 @@ func (m *marker) write(ctx context.Context, k *Lock) (mine bool, err error) {
 	})
 	switch {
 	case err == nil && resp.Succeeded:
+		l.log.Debug("slot marked as done", zap.String("lock", k.name), zap.Int64("token", int64(k.token)), zap.String("mark", m.key))
 		return true, nil
 	case err == nil:
 		// It may be ours: written by an earlier copy whose answer was lost.
@@ -75,7 +83,7 @@ func (m *marker) write(ctx context.Context, k *Lock) (mine bool, err error) {
 }
 
 // lease asks for a lease for the mark until ctx ends.
-func (m *marker) lease(ctx context.Context) (clientv3.LeaseID, error) {
+func (m *mark) lease(ctx context.Context) (clientv3.LeaseID, error) {
 	l := m.locker
 	var pause call.Backoff
 	for {
@@ -95,7 +103,7 @@ func (m *marker) lease(ctx context.Context) (clientv3.LeaseID, error) {
 // commit runs a transaction, any number of times, until it is answered, the
 // lock is lost or ctx ends. unsure says that a copy without an answer may have
 // been applied.
-func (m *marker) commit(ctx context.Context, k *Lock, build func(clientv3.Txn) clientv3.Txn) (resp *clientv3.TxnResponse, unsure bool, err error) {
+func (m *mark) commit(ctx context.Context, k *Lock, build func(clientv3.Txn) clientv3.Txn) (resp *clientv3.TxnResponse, unsure bool, err error) {
 	var pause call.Backoff
 	for {
 		resp, err = build(k.Txn(ctx)).Commit()
