@@ -20,7 +20,8 @@ import (
 	"github.com/revfence/revfence/internal/faultkit"
 )
 
-// What a TTL is good for. The default run tries one TTL in an outage that no other test has; the table of docs/operations.md comes from
+// What a TTL is good for. The default run tries one TTL in an outage that no other test has; the table of
+// docs/operations.md comes from
 //
 //	go test ./integration/members -run TestSurvivableOutage -outages -parallel 3 -timeout 60m -v
 

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"syscall"
 	"testing"
 	"time"
@@ -17,6 +18,10 @@ import (
 	"github.com/revfence/revfence/internal/etcdtest"
 	"github.com/revfence/revfence/internal/faultkit"
 )
+
+// The kernel ends a child with its parent by an order that is the child's first thread's. Only if that becomes etcd does the
+// order stand, so the main goroutine, which does it, stays on that thread.
+func init() { runtime.LockOSThread() }
 
 func TestMain(m *testing.M) {
 	faultkit.Main(map[string]faultkit.Role{"etcd": etcd})

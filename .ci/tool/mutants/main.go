@@ -17,7 +17,7 @@ import (
 
 func main() {
 	dir := flag.String("dir", ".ci/mutants.d", "directory with the *.mutant files")
-	workers := flag.Int("p", 2, "mutants run at the same time")
+	workers := flag.Int("p", 3, "mutants run at the same time")
 	match := flag.String("only", "", "run only the mutants with this text in their name")
 	check := flag.Bool("check", false, "only see whether every mutant applies to the sources as they are")
 	flag.Parse()
@@ -82,18 +82,28 @@ func run(ctx context.Context, dir, match string, workers int, check bool) error 
 	}
 
 	bad := 0
-	for i, r := range each(all, workers, func(m mutant) result { return m.try(ctx, tmp) }) {
+	for _, r := range each(all, workers, func(m mutant) result { return m.tried(ctx, tmp) }) {
 		if r.verdict != killed {
 			bad++
-			fmt.Println(r.output)
 		}
-		fmt.Printf("%-9s %6.1f s  %-32s %s %s\n", r.verdict, r.took.Seconds(), all[i].name, all[i].pkg, all[i].run)
 	}
 	fmt.Printf("%d mutants, %d killed\n", len(all), len(all)-bad)
 	if bad > 0 {
 		return fmt.Errorf("%d mutants not killed", bad)
 	}
 	return nil
+}
+
+// tried tries a mutant and says what came of it, as soon as it is known: a run takes long.
+func (m mutant) tried(ctx context.Context, tmp string) result {
+	start := time.Now()
+	r := m.try(ctx, tmp)
+	out := ""
+	if r.verdict != killed {
+		out = r.output + "\n"
+	}
+	fmt.Printf("%s%-9s %6.1f s  %-32s %s %s\n", out, r.verdict, time.Since(start).Seconds(), m.name, m.pkg, m.run)
+	return r
 }
 
 // applies says which mutants do not apply any more.
@@ -124,9 +134,7 @@ func each(all []mutant, workers int, f func(mutant) result) []result {
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			start := time.Now()
 			out[i] = f(m)
-			out[i].took = time.Since(start)
 		})
 	}
 	wg.Wait()

@@ -34,7 +34,6 @@ const (
 type result struct {
 	verdict verdict
 	output  string // what go printed, or what is wrong
-	took    time.Duration
 }
 
 // parse reads a mutant file: lines of "key: value", blank lines and lines that start with #.
