@@ -133,15 +133,23 @@ func (l *Locker) endLocked() {
 	}
 }
 
-// background runs f, which Close waits for, unless Close is over.
-func (l *Locker) background(f func(ctx context.Context)) {
+// join counts one more piece of the work that Close waits for, unless Close is
+// over.
+func (l *Locker) join() bool {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.closed && l.work == 0 {
-		l.mu.Unlock()
-		return
+		return false
 	}
 	l.work++
-	l.mu.Unlock()
+	return true
+}
+
+// background runs f, which Close waits for, unless Close is over.
+func (l *Locker) background(f func(ctx context.Context)) {
+	if !l.join() {
+		return
+	}
 	go func() {
 		defer l.end()
 		f(l.base)

@@ -1,11 +1,15 @@
 package etcdlock_test
 
 import (
+	"context"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"google.golang.org/grpc"
 
 	"github.com/revfence/revfence/etcdlock"
 	"github.com/revfence/revfence/internal/etcdtest"
@@ -27,13 +31,44 @@ func tellsCreation(_ string, answer any) bool {
 	return ok && r.Created
 }
 
-// TestF26WatchUntold: the answer that a watch stands never arrives. etcd's client starts no other one on that stream.
+// openStreams keeps the contexts of the watch streams that a client opens.
+type openStreams struct {
+	mu   sync.Mutex
+	ctxs []context.Context
+}
+
+func (o *openStreams) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	s, err := open(ctx, desc, cc, method, opts...)
+	if err == nil && strings.HasSuffix(method, etcdtest.Watch) {
+		o.mu.Lock()
+		o.ctxs = append(o.ctxs, s.Context())
+		o.mu.Unlock()
+	}
+	return s, err
+}
+
+// count returns how many were opened, and how many are open still.
+func (o *openStreams) count() (all, open int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, ctx := range o.ctxs {
+		if ctx.Err() == nil {
+			open++
+		}
+	}
+	return len(o.ctxs), open
+}
+
+// TestF26WatchUntold: the answer that a watch stands never arrives. etcd's client starts no other one on that stream, nor
+// does it ever end it.
 func TestF26WatchUntold(t *testing.T) {
 	t.Parallel()
 	srv := startClean(t, soon)
 	var streams faultkit.Streams
 	var watches standing
-	l := newLocker(t, srv.Client(t, etcdtest.Stream(watches.stream, streams.Stream)), etcdlock.WithTTL(5*time.Second))
+	var opened openStreams
+	c := srv.Client(t, etcdtest.Stream(watches.stream, opened.stream, streams.Stream))
+	l := newLocker(t, c, etcdlock.WithTTL(5*time.Second))
 	k := mustLock(t, clientLocker(t, srv), "x")
 	untold := streams.Drop(tellsCreation, 1)
 	next := goLock(testContext(t), l, "x")
@@ -41,8 +76,16 @@ func TestF26WatchUntold(t *testing.T) {
 	if untold.Hits() != 1 {
 		t.Errorf("%d answers kept from the client", untold.Hits())
 	}
+	eventually(t, "one stream of the two closed", func() bool {
+		all, open := opened.count()
+		return all == 2 && open == 1
+	})
 	mustUnlock(t, k)
 	mustUnlock(t, granted(t, next))
+	if err := l.Close(testContext(t)); err != nil {
+		t.Error(err)
+	}
+	eventually(t, "no stream is open, while the client lives on", func() bool { _, open := opened.count(); return open == 0 })
 }
 
 // TestF26DeletionUntold: the event of a deletion never arrives. A waiter whose predecessor has gone, and a holder whose own

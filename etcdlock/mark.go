@@ -46,22 +46,26 @@ func (m *mark) read(ctx context.Context, k *Lock) (done bool, err error) {
 // write marks the slot, and reports whether the mark is this hold's.
 func (m *mark) write(ctx context.Context, k *Lock) (mine bool, err error) {
 	l := m.locker
+	if err := k.err(); err != nil {
+		return false, err
+	}
+	if !l.join() { // for the lease of the mark, which Close has to see revoked
+		return false, ErrClosed
+	}
+	defer l.end()
 	now := time.Now().UTC().Format(time.RFC3339) //wallclock: for people; nothing reads it.
 	value := fmt.Sprintf("%d %s %s", int64(k.token), now, l.identity)
 	put := clientv3.OpPut(m.key, value)
 	unsure := false
 	if m.ttl > 0 {
-		if err := k.err(); err != nil { // a former holder needs no lease
-			return false, err
-		}
 		id, err := m.lease(ctx)
 		if err != nil {
 			return false, fmt.Errorf("etcdlock: %q not written, no lease for it: %w", m.key, err)
 		}
 		put = clientv3.OpPut(m.key, value, clientv3.WithLease(id))
 		defer func() {
-			if !mine && !unsure {
-				l.background(func(ctx context.Context) { l.revoke(ctx, id) })
+			if !mine {
+				l.background(func(ctx context.Context) { m.giveUp(ctx, k, id, unsure) })
 			}
 		}()
 	}
@@ -91,13 +95,41 @@ func (m *mark) lease(ctx context.Context) (clientv3.LeaseID, error) {
 		if err == nil {
 			return id, nil
 		}
-		if !call.Definite(err) {
-			l.background(func(ctx context.Context) { l.revoke(ctx, id) })
+		if id != 0 {
+			l.background(func(ctx context.Context) { l.revoke(ctx, id, m.ttl) })
 		}
 		if !l.view.Transient(err) || !pause.Wait(ctx) {
 			return 0, err
 		}
 	}
+}
+
+// giveUp revokes the lease of a mark that was not written. If that is not known,
+// it first waits for the end of the hold, after which no late copy is applied, and
+// looks.
+func (m *mark) giveUp(ctx context.Context, k *Lock, id clientv3.LeaseID, unsure bool) {
+	l := m.locker
+	if unsure {
+		select {
+		case <-k.released:
+		case <-ctx.Done():
+			return
+		}
+		var pause call.Backoff
+		for {
+			resp, err := l.view.Get(ctx, m.key)
+			if err == nil {
+				if len(resp.Kvs) > 0 && clientv3.LeaseID(resp.Kvs[0].Lease) == id {
+					return
+				}
+				break
+			}
+			if l.open.Err() != nil || !l.view.Transient(err) || !pause.Wait(ctx) {
+				return // may be the lease of a mark
+			}
+		}
+	}
+	l.revoke(ctx, id, m.ttl)
 }
 
 // commit runs a transaction, any number of times, until it is answered, the

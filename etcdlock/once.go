@@ -13,12 +13,13 @@ import (
 // clock, unless that slot is done, and marks it done when fn has returned nil.
 // The slot is what the run was scheduled for, the same in every process: not the
 // time at which its turn has come.
-// Among all processes that ask, on time, late or again after a restart, fn ends
-// well at most once per slot. A lock alone does not do that: whoever comes
-// second runs the job a second time, one after the other.
+// Among all processes that ask, on time, late or again after a restart, fn is
+// started for nobody once the slot is marked. A lock alone does not do that:
+// whoever comes second runs the job a second time, one after the other.
 //
-// fn runs as under [Locker.Do]: with the lock of name held, one at a time,
-// whatever the slot. The mark is a key in etcd, written in a transaction that
+// fn runs as under [Locker.Do], started with the lock of name held, whatever the
+// slot; a holder that has lost the lock may still run beside the next one, and
+// marks nothing. The mark is a key in etcd, written in a transaction that
 // etcd applies only while the lock is held. name and slot are 1 to 1024 bytes of
 // any kind.
 //
@@ -40,7 +41,8 @@ import (
 // So what crashed or was cut off halfway is started again, by another process:
 // fn has to find what an earlier try has done already, and its writes want a
 // fence. Where a second start is worse than none, use [WithMarkFirst]. The context
-// that fn is given ends with ctx, and with the lock.
+// that fn is given ends with ctx, and with the lock. Once returns within two
+// seconds of ctx's end, or of fn's return if that is later.
 //
 // Marks are kept, unless [WithMarkTTL] says for how long. A restore of etcd
 // from a backup forgets the later ones, with or without a bumped revision.
@@ -72,7 +74,9 @@ func (l *Locker) Once(ctx context.Context, name, slot string, fn func(ctx contex
 	}
 	return l.Do(ctx, name, func(ctx context.Context, lock *Lock) error {
 		if conf.first {
-			if mine, err := m.write(ctx, lock); err != nil || !mine {
+			limited, cancel := context.WithTimeout(ctx, lock.session.lease.TTL())
+			defer cancel()
+			if mine, err := m.write(limited, lock); err != nil || !mine {
 				return err
 			}
 			return fn(ctx, lock)
@@ -127,8 +131,9 @@ func newOnceConfig(opts []OnceOption) (c onceConfig, err error) {
 // planned for.
 const maxMarkTTL = 100 * 365 * 24 * time.Hour
 
-// WithMarkTTL lets the mark of a done slot go d after it was written, by
-// etcd's clock. By default it is kept. d is rounded up to whole seconds, at most
+// WithMarkTTL lets the mark of a done slot go d after writing it was begun, by
+// etcd's clock; trouble with etcd can make that up to a lock's TTL before it was
+// written. By default a mark is kept. d is rounded up to whole seconds, at most
 // 100 years; etcd may grant more (2 s is its least, by default), and a new leader
 // of it gives the mark its whole d again. It has to be longer than anybody may
 // come late: after that the slot runs again. With [WithMarkFirst] it runs from
@@ -145,8 +150,8 @@ func WithMarkTTL(d time.Duration) OnceOption {
 
 // WithMarkFirst marks the slot before fn starts, so that fn starts at most once,
 // whatever happens: a slot whose fn failed, or whose process died, counts as
-// done, later calls return nil, and nobody makes up for it. For messages to people, say, of which a
-// second is worse than none.
+// done, and nobody makes up for it. Other calls return nil also while fn still
+// runs. For messages to people, say, of which a second is worse than none.
 //
 // With it an error that matches ErrUnknown, and an fn that has not run, mean that
 // the slot may be marked: nobody's fn will run then.

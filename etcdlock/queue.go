@@ -16,8 +16,8 @@ type Contender struct {
 	Identity string        // as given WithIdentity; "" for etcdctl and stock mutexes
 	Token    fencing.Token // what its hold has, or will have, as token
 	Lease    clientv3.LeaseID
-	// Foreign marks a key that no lock made, or one that was written over: it
-	// blocks the name until somebody deletes it.
+	// Foreign marks a key that no lock made, or one that was written over
+	// without its lease: it blocks the name until somebody deletes it.
 	Foreign bool
 }
 

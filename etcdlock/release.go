@@ -167,7 +167,7 @@ func (k *Lock) handOver() {
 	case ReasonDeadline, ReasonSuspended, ReasonMaxHold:
 		l.background(func(ctx context.Context) {
 			if l.share == 1 {
-				l.revoke(ctx, k.session.lease.ID())
+				l.revoke(ctx, k.session.lease.ID(), l.ttl)
 				return
 			}
 			_ = l.erase(ctx, k.key, k.token) // other locks' work may still run on the lease

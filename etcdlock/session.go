@@ -58,8 +58,8 @@ func (l *Locker) session(ctx context.Context, name string, t tenant) (s *session
 	s = &session{locker: l, born: l.clock.Now(), names: map[string]tenant{name: t}}
 	granted, id, err := l.keeper.Grant(ctx, l.ttl, l.margin, s.leaseEnded)
 	if err != nil {
-		if !call.Definite(err) {
-			l.background(func(ctx context.Context) { l.revoke(ctx, id) })
+		if id != 0 {
+			l.background(func(ctx context.Context) { l.revoke(ctx, id, l.ttl) })
 		}
 		return nil, false, err
 	}
@@ -137,7 +137,7 @@ func (l *Locker) leave(s *session, name string, how parting) {
 	}
 	s.lease.Stop()
 	if !spared {
-		l.background(func(ctx context.Context) { l.revoke(ctx, s.lease.ID()) })
+		l.background(func(ctx context.Context) { l.revoke(ctx, s.lease.ID(), l.ttl) })
 	}
 }
 
@@ -216,16 +216,16 @@ func (l *Locker) retireLocked(pick func(*session) bool) {
 		go func() {
 			defer l.end()
 			s.lease.Stop()
-			l.revoke(l.base, s.lease.ID())
+			l.revoke(l.base, s.lease.ID(), l.ttl)
 		}()
 	}
 }
 
 // revoke ends a lease in etcd. It goes on trying for as long as the lease can
-// live by itself: a blip must not cost the next in the queue a long TTL. A closed
-// Locker tries once.
-func (l *Locker) revoke(ctx context.Context, id clientv3.LeaseID) {
-	ctx, cancel := context.WithTimeout(ctx, l.ttl)
+// live by itself, ttl: a blip must not cost the next in the queue a long TTL. A
+// closed Locker tries once.
+func (l *Locker) revoke(ctx context.Context, id clientv3.LeaseID, ttl time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, ttl)
 	defer cancel()
 	again, stop := context.WithCancel(ctx)
 	defer stop()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/revfence/revfence/etcdlock"
 	"github.com/revfence/revfence/internal/faultkit"
+	"github.com/revfence/revfence/internal/locktest"
 )
 
 // filled is how many megabytes a member has to copy.
@@ -20,7 +21,7 @@ const filled = 64
 func fill(t testing.TB, m *faultkit.Member) {
 	t.Helper()
 	t.Cleanup(func() {
-		if _, err := m.Admin().Delete(testContext(t), "filler/", clientv3.WithPrefix()); err != nil {
+		if _, err := m.Admin().Delete(locktest.Context(t), "filler/", clientv3.WithPrefix()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -31,7 +32,7 @@ func fill(t testing.TB, m *faultkit.Member) {
 		for j := range batch {
 			ops = append(ops, clientv3.OpPut(fmt.Sprintf("filler/%d/%d", i, j), value))
 		}
-		if _, err := m.Admin().Txn(testContext(t)).Then(ops...).Commit(); err != nil {
+		if _, err := m.Admin().Txn(locktest.Context(t)).Then(ops...).Commit(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -50,7 +51,7 @@ func slow(m *faultkit.Member, d time.Duration) {
 
 // goDefragment tells how long the member took.
 func goDefragment(t testing.TB, m *faultkit.Member) <-chan time.Duration {
-	ctx, out := testContext(t), make(chan time.Duration, 1)
+	ctx, out := locktest.Context(t), make(chan time.Duration, 1)
 	go func() {
 		from := time.Now()
 		if _, err := clientv3.NewMaintenance(m.Admin()).Defragment(ctx, m.Endpoint()); err != nil {

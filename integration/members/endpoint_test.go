@@ -9,6 +9,7 @@ import (
 
 	"github.com/revfence/revfence/etcdlock"
 	"github.com/revfence/revfence/internal/faultkit"
+	"github.com/revfence/revfence/internal/locktest"
 )
 
 // ttl leaves the watchdog 3.5 s between its first doubt and the deadline, on a machine that has other tests to run.
@@ -64,13 +65,13 @@ func TestAllEndpointsSilent(t *testing.T) {
 	const ttl = 4 * time.Second
 	c := startCluster(t, 3)
 	h := take(t, c, c.Follower(t), "cut off", ttl)
-	next := newLocker(t, c.Member(0).Admin(), etcdlock.WithTTL(ttl))
+	next := locktest.New(t, c.Member(0).Admin(), etcdlock.WithTTL(ttl))
 	for range 3 {
 		deleted := h.deletion(t, c.Leader(t))
 		for i := range c.Len() {
 			c.Member(i).Proxy.BlackHole()
 		}
-		waiting := goLock(testContext(t), next, h.lock.Name())
+		waiting := goLock(locktest.Context(t), next, h.lock.Name())
 		h.toldBefore(t, deleted)
 		if lost := h.lost(t); lost.Reason != etcdlock.ReasonDeadline {
 			t.Errorf("lost by %v", lost.Reason)
@@ -79,7 +80,7 @@ func TestAllEndpointsSilent(t *testing.T) {
 		if k.Token() <= h.lock.Token() {
 			t.Errorf("token %v after %v", k.Token(), h.lock.Token())
 		}
-		mustUnlock(t, k)
+		locktest.Unlock(t, k)
 		for i := range c.Len() {
 			c.Member(i).Proxy.Heal()
 		}

@@ -9,25 +9,14 @@ import (
 	"testing"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	"github.com/revfence/revfence/etcdlock"
 	"github.com/revfence/revfence/internal/faultkit"
+	"github.com/revfence/revfence/internal/locktest"
 )
-
-// testLimit bounds every call that a test expects to end by itself.
-const testLimit = 60 * time.Second
 
 // cleanWithin is the time in which nothing of a test's locks may be left in etcd: a lease that was lost with its quorum
 // lives for its TTL again.
 const cleanWithin = 30 * time.Second
-
-func testContext(t testing.TB) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), testLimit)
-	t.Cleanup(cancel)
-	return ctx
-}
 
 // starting lets clusters start one after the other: three servers keep two processors busy for as long as they do.
 var starting sync.Mutex
@@ -40,37 +29,6 @@ func startCluster(t testing.TB, n int) *faultkit.Cluster {
 	c := faultkit.StartCluster(t, n, nil)
 	c.CheckClean(t, cleanWithin)
 	return c
-}
-
-// newLocker returns a Locker that is closed at the end of the test.
-func newLocker(t testing.TB, c *clientv3.Client, opts ...etcdlock.Option) *etcdlock.Locker {
-	t.Helper()
-	l, err := etcdlock.New(c, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := l.Close(testContext(t)); err != nil {
-			t.Errorf("Close: %v", err)
-		}
-	})
-	return l
-}
-
-func mustLock(t testing.TB, l *etcdlock.Locker, name string) *etcdlock.Lock {
-	t.Helper()
-	k, err := l.Lock(testContext(t), name)
-	if err != nil {
-		t.Fatalf("Lock %q: %v", name, err)
-	}
-	return k
-}
-
-func mustUnlock(t testing.TB, k *etcdlock.Lock) {
-	t.Helper()
-	if err := k.Unlock(testContext(t)); err != nil {
-		t.Errorf("Unlock %q: %v", k.Name(), err)
-	}
 }
 
 // result is what a Lock on another goroutine came to.
@@ -93,13 +51,13 @@ func goLock(ctx context.Context, l *etcdlock.Locker, name string) <-chan result 
 // receive waits for a value for no longer than a test should take.
 func receive[T any](t testing.TB, what string, c <-chan T) T {
 	t.Helper()
-	timer := time.NewTimer(testLimit)
+	timer := time.NewTimer(locktest.Limit)
 	defer timer.Stop()
 	select {
 	case v := <-c:
 		return v
 	case <-timer.C:
-		t.Fatalf("%s: nothing after %v", what, testLimit)
+		t.Fatalf("%s: nothing after %v", what, locktest.Limit)
 		panic("unreachable")
 	}
 }
@@ -117,12 +75,12 @@ func granted(t testing.TB, c <-chan result) *etcdlock.Lock {
 // eventually polls until cond holds.
 func eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(testLimit)
+	deadline := time.Now().Add(locktest.Limit)
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for !cond() {
 		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", testLimit, what)
+			t.Fatalf("not within %v: %s", locktest.Limit, what)
 		}
 		<-tick.C
 	}

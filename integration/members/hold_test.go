@@ -18,6 +18,7 @@ import (
 	"github.com/revfence/revfence/etcdlock"
 	"github.com/revfence/revfence/internal/etcdtest"
 	"github.com/revfence/revfence/internal/faultkit"
+	"github.com/revfence/revfence/internal/locktest"
 )
 
 // A hold is a lock whose renewals are known to go through one member, although its client knows all.
@@ -37,7 +38,7 @@ func take(t testing.TB, c *faultkit.Cluster, used int, name string, ttl time.Dur
 	h := &hold{cluster: c, ttl: ttl, renewals: renewals{more: make(chan struct{})}}
 	way := c.Member(used).Proxy.Addr()
 	client := c.Client(t, etcdtest.Via(way), etcdtest.Stream(h.renewals.stream))
-	h.lock = mustLock(t, newLocker(t, client, append(opts, etcdlock.WithTTL(ttl))...), name)
+	h.lock = locktest.Lock(t, locktest.New(t, client, append(opts, etcdlock.WithTTL(ttl))...), name)
 	context.AfterFunc(h.lock.Context(), func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -89,10 +90,10 @@ func (h *hold) kept(t testing.TB, d time.Duration, what string) {
 // release fails the test if etcd does not know the lock any more, and unlocks it.
 func (h *hold) release(t testing.TB) {
 	t.Helper()
-	if err := h.lock.Check(testContext(t)); err != nil {
+	if err := h.lock.Check(locktest.Context(t)); err != nil {
 		t.Errorf("at the end: %v", err)
 	}
-	mustUnlock(t, h.lock)
+	locktest.Unlock(t, h.lock)
 }
 
 // lost waits for the lock to be lost and returns how.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/revfence/revfence/etcdlock"
 	"github.com/revfence/revfence/internal/faultkit"
+	"github.com/revfence/revfence/internal/locktest"
 )
 
 const (
@@ -97,8 +98,8 @@ func TestF10StoppedHolder(t *testing.T) {
 	first.Say(doWork)
 	first.Hear("checked")
 	first.Stop()
-	k := mustLock(t, newLocker(t, srv.Admin(), etcdlock.WithTTL(pausedTTL)), pausedName)
-	if _, err := k.Txn(testContext(t)).Then(clientv3.OpPut(pausedData, fmt.Sprint(k.Token()))).Commit(); err != nil {
+	k := locktest.Lock(t, locktest.New(t, srv.Admin(), etcdlock.WithTTL(pausedTTL)), pausedName)
+	if _, err := k.Txn(locktest.Context(t)).Then(clientv3.OpPut(pausedData, fmt.Sprint(k.Token()))).Commit(); err != nil {
 		t.Fatalf("write of the next holder: %v", err)
 	}
 	first.Say(doGoOn) // both are there to be read as soon as it runs
@@ -109,15 +110,15 @@ func TestF10StoppedHolder(t *testing.T) {
 	}
 	t.Logf("begins no work: %v", first.Hear("begins no work: "))
 	data(t, srv, fmt.Sprint(k.Token()))
-	mustUnlock(t, k)
-	if _, err := srv.Admin().Delete(testContext(t), pausedData); err != nil {
+	locktest.Unlock(t, k)
+	if _, err := srv.Admin().Delete(locktest.Context(t), pausedData); err != nil {
 		t.Error(err)
 	}
 }
 
 func data(t *testing.T, srv *faultkit.Member, want string) {
 	t.Helper()
-	r, err := srv.Admin().Get(testContext(t), pausedData)
+	r, err := srv.Admin().Get(locktest.Context(t), pausedData)
 	if err != nil || len(r.Kvs) != 1 || string(r.Kvs[0].Value) != want {
 		t.Errorf("written in the end: %v, %v, want %q", r, err, want)
 	}

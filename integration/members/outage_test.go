@@ -18,6 +18,7 @@ import (
 	"github.com/revfence/revfence/etcdlock"
 	"github.com/revfence/revfence/internal/etcdtest"
 	"github.com/revfence/revfence/internal/faultkit"
+	"github.com/revfence/revfence/internal/locktest"
 )
 
 // What a TTL is good for. The default run tries one TTL in an outage that no other test has; the table of
@@ -119,19 +120,19 @@ func (s *subject) window() time.Duration { return s.ttl - s.ttl/10 - 100*time.Mi
 func (s *subject) prepare(t *testing.T, c *faultkit.Cluster, used int) {
 	s.seen.more = make(chan struct{})
 	s.client = c.Client(t, etcdtest.Via(c.Member(used).Proxy.Addr()), etcdtest.Stream(s.seen.stream))
-	s.locker = newLocker(t, s.client, etcdlock.WithTTL(s.ttl))
+	s.locker = locktest.New(t, s.client, etcdlock.WithTTL(s.ttl))
 }
 
 // live takes a lock in time for an outage at begin, and looks at it until the end.
 func (s *subject) live(t *testing.T, c *faultkit.Cluster, begin, end time.Time) {
-	ctx := testContext(t)
+	ctx := locktest.Context(t)
 	pass(time.Until(begin.Add(-s.lead())))
 	k, err := s.locker.Lock(ctx, fmt.Sprintf("%v-%v", s.ttl, s.phase))
 	if err != nil {
 		s.err = err
 		return
 	}
-	defer func() { _ = k.Unlock(testContext(t)) }() // it may be lost
+	defer func() { _ = k.Unlock(locktest.Context(t)) }() // it may be lost
 	select {
 	case <-s.seen.after():
 		s.client.SetEndpoints(c.Proxied()...)

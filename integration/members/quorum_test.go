@@ -11,6 +11,7 @@ import (
 	"github.com/revfence/revfence/etcdlock"
 	"github.com/revfence/revfence/internal/etcdtest"
 	"github.com/revfence/revfence/internal/faultkit"
+	"github.com/revfence/revfence/internal/locktest"
 )
 
 // withoutQuorum stops the members other than one. The function it returns resumes them.
@@ -54,7 +55,7 @@ func TestQuorumLostTooLong(t *testing.T) {
 	used := c.Follower(t)
 	h := take(t, c, used, "too long", ttl)
 	deleted := h.deletion(t, used)
-	next := newLocker(t, c.Member(used).Admin(), etcdlock.WithTTL(ttl))
+	next := locktest.New(t, c.Member(used).Admin(), etcdlock.WithTTL(ttl))
 	resume := withoutQuorum(c, used)
 
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
@@ -66,10 +67,10 @@ func TestQuorumLostTooLong(t *testing.T) {
 	if lost := h.lost(t); lost.Reason != etcdlock.ReasonDeadline {
 		t.Errorf("lost by %v", lost.Reason)
 	}
-	if err := h.lock.Check(testContext(t)); !errors.Is(err, etcdlock.ErrLost) {
+	if err := h.lock.Check(locktest.Context(t)); !errors.Is(err, etcdlock.ErrLost) {
 		t.Errorf("Check of a lost lock: %v", err)
 	}
-	waiting := goLock(testContext(t), next, h.lock.Name())
+	waiting := goLock(locktest.Context(t), next, h.lock.Name())
 	pass(time.Second)
 	resume()
 	h.toldBefore(t, deleted)
@@ -77,7 +78,7 @@ func TestQuorumLostTooLong(t *testing.T) {
 	if k.Token() <= h.lock.Token() {
 		t.Errorf("token %v after %v", k.Token(), h.lock.Token())
 	}
-	mustUnlock(t, k)
+	locktest.Unlock(t, k)
 }
 
 func deadline(ctx context.Context) time.Time {
@@ -93,14 +94,14 @@ func TestF25WaiterWithoutQuorum(t *testing.T) {
 	c := startCluster(t, 3)
 	used := c.Follower(t)
 	only := etcdtest.Via(c.Member(used).Proxy.Addr())
-	k := mustLock(t, newLocker(t, c.Client(t)), "minority")
-	patient := goLock(testContext(t), newLocker(t, c.Client(t, only)), k.Name())
+	k := locktest.Lock(t, locktest.New(t, c.Client(t)), "minority")
+	patient := goLock(locktest.Context(t), locktest.New(t, c.Client(t, only)), k.Name())
 	eventually(t, "the first waiter's place", func() bool { return len(queue(t, c, k.Name())) == 2 })
 	place := queue(t, c, k.Name())[1].Token
 
-	ctx, cancel := context.WithCancel(testContext(t))
+	ctx, cancel := context.WithCancel(locktest.Context(t))
 	defer cancel()
-	hasty := goLock(ctx, newLocker(t, c.Client(t, only)), k.Name())
+	hasty := goLock(ctx, locktest.New(t, c.Client(t, only)), k.Name())
 	eventually(t, "the second waiter's place", func() bool { return len(queue(t, c, k.Name())) == 3 })
 	resume := withoutQuorum(c, used)
 	from := time.Now()
@@ -113,18 +114,18 @@ func TestF25WaiterWithoutQuorum(t *testing.T) {
 	}
 	pass(time.Until(from.Add(outage)))
 	resume()
-	mustUnlock(t, k)
+	locktest.Unlock(t, k)
 	k = granted(t, patient)
 	if k.Token() != place {
 		t.Errorf("the waiter's token is %v, its place was %v: it has lost that", k.Token(), place)
 	}
-	mustUnlock(t, k)
+	locktest.Unlock(t, k)
 }
 
 // queue lists the name's holder and waiters as a healthy cluster sees them.
 func queue(t *testing.T, c *faultkit.Cluster, name string) []etcdlock.Contender {
 	t.Helper()
-	q, err := newLocker(t, c.Member(0).Admin()).Queue(testContext(t), name)
+	q, err := locktest.New(t, c.Member(0).Admin()).Queue(locktest.Context(t), name)
 	if err != nil {
 		t.Fatal(err)
 	}

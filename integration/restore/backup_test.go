@@ -19,21 +19,12 @@ import (
 	"github.com/revfence/revfence/etcdlock"
 	"github.com/revfence/revfence/internal/etcdtest"
 	"github.com/revfence/revfence/internal/faultkit"
+	"github.com/revfence/revfence/internal/locktest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const (
-	testLimit = 30 * time.Second
-	soon      = 3 * time.Second // what is done in the background takes no longer while etcd is well
-)
-
-func testContext(t testing.TB) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), testLimit)
-	t.Cleanup(cancel)
-	return ctx
-}
+const soon = 3 * time.Second // what is done in the background takes no longer while etcd is well
 
 // An etcd is a server that can be set back. Its clients come through a proxy, which gives them up when it stops.
 type etcd struct {
@@ -51,22 +42,13 @@ func start(t testing.TB, clean time.Duration) *etcd {
 // locker returns a Locker as another process would have it: with a client of its own.
 func (e *etcd) locker(t testing.TB, opts ...etcdlock.Option) *etcdlock.Locker {
 	t.Helper()
-	l, err := etcdlock.New(e.Client(t, etcdtest.Via(e.proxy.Addr())), opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := l.Close(testContext(t)); err != nil {
-			t.Errorf("Close: %v", err)
-		}
-	})
-	return l
+	return locktest.New(t, e.Client(t, etcdtest.Via(e.proxy.Addr())), opts...)
 }
 
 // backup takes a snapshot, as etcdctl snapshot save does, and returns its path.
 func (e *etcd) backup(t testing.TB) string {
 	t.Helper()
-	snapshot, err := e.Admin().SnapshotWithVersion(testContext(t))
+	snapshot, err := e.Admin().SnapshotWithVersion(locktest.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +73,7 @@ var commandLine sync.Mutex
 // restore stops etcd, and starts it again with what etcdutl snapshot restore, with the given flags, makes of a backup.
 func (e *etcd) restore(t testing.TB, backup string, flags ...string) {
 	t.Helper()
-	members, err := e.Admin().MemberList(testContext(t))
+	members, err := e.Admin().MemberList(locktest.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,11 +106,11 @@ func (e *etcd) advance(t testing.TB, rev int64) {
 		t.Fatalf("revision is %d already, want %d", now, rev)
 	}
 	for ; now < rev-1; now++ {
-		if _, err := e.Admin().Put(testContext(t), "unrelated", fmt.Sprint(now)); err != nil {
+		if _, err := e.Admin().Put(locktest.Context(t), "unrelated", fmt.Sprint(now)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := e.Admin().Delete(testContext(t), "unrelated"); err != nil {
+	if _, err := e.Admin().Delete(locktest.Context(t), "unrelated"); err != nil {
 		t.Fatal(err)
 	}
 	if got := e.Revision(t); got != rev {
@@ -139,27 +121,11 @@ func (e *etcd) advance(t testing.TB, rev int64) {
 // has reports whether a key is there.
 func (e *etcd) has(t testing.TB, key string) bool {
 	t.Helper()
-	resp, err := e.Admin().Get(testContext(t), key, clientv3.WithCountOnly())
+	resp, err := e.Admin().Get(locktest.Context(t), key, clientv3.WithCountOnly())
 	if err != nil {
 		t.Fatal(err)
 	}
 	return resp.Count > 0
-}
-
-func lock(t testing.TB, l *etcdlock.Locker, name string, opts ...etcdlock.LockOption) *etcdlock.Lock {
-	t.Helper()
-	k, err := l.Lock(testContext(t), name, opts...)
-	if err != nil {
-		t.Fatalf("Lock %q: %v", name, err)
-	}
-	return k
-}
-
-func unlock(t testing.TB, k *etcdlock.Lock) {
-	t.Helper()
-	if err := k.Unlock(testContext(t)); err != nil {
-		t.Errorf("Unlock %q: %v", k.Name(), err)
-	}
 }
 
 // cycles locks and unlocks a name n times, and returns the last token.
@@ -167,8 +133,8 @@ func cycles(t testing.TB, l *etcdlock.Locker, name string, n int) *etcdlock.Lock
 	t.Helper()
 	var last *etcdlock.Lock
 	for range n {
-		last = lock(t, l, name)
-		unlock(t, last)
+		last = locktest.Lock(t, l, name)
+		locktest.Unlock(t, last)
 	}
 	return last
 }
@@ -178,14 +144,14 @@ func lostSoon(t testing.TB, k *etcdlock.Lock) {
 	t.Helper()
 	select {
 	case <-k.Context().Done():
-	case <-time.After(testLimit):
+	case <-time.After(locktest.Limit):
 		t.Fatalf("%v: still held", k)
 	}
 	var lost *etcdlock.LostError
 	if !errors.As(context.Cause(k.Context()), &lost) || lost.Reason != etcdlock.ReasonKeyGone && lost.Reason != etcdlock.ReasonLeaseGone {
 		t.Errorf("%v: ended with %v", k, context.Cause(k.Context()))
 	}
-	if err := k.Unlock(testContext(t)); !errors.Is(err, etcdlock.ErrLost) {
+	if err := k.Unlock(locktest.Context(t)); !errors.Is(err, etcdlock.ErrLost) {
 		t.Errorf("Unlock of a lost lock: %v", err)
 	}
 }

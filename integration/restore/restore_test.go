@@ -8,6 +8,7 @@ import (
 
 	"github.com/revfence/revfence/etcdlock"
 	"github.com/revfence/revfence/fencing"
+	"github.com/revfence/revfence/internal/locktest"
 )
 
 // TestF08RestoreWithBump: everything goes on. What was held is held on, or lost if the backup does not know it, and tokens
@@ -17,24 +18,24 @@ func TestF08RestoreWithBump(t *testing.T) {
 	e := start(t, soon)
 	l := e.locker(t, etcdlock.WithTTL(4*time.Second))
 	gate := new(fencing.Gate)
-	unlock(t, lock(t, l, "x", etcdlock.WithFences(gate)))
-	inBackup := lock(t, l, "held through it")
+	locktest.Unlock(t, locktest.Lock(t, l, "x", etcdlock.WithFences(gate)))
+	inBackup := locktest.Lock(t, l, "held through it")
 	backup := e.backup(t)
 	last := cycles(t, l, "x", 20)
-	afterBackup := lock(t, l, "taken after it", etcdlock.WithFences(gate))
+	afterBackup := locktest.Lock(t, l, "taken after it", etcdlock.WithFences(gate))
 
 	e.restore(t, backup, "--bump-revision", "1000000000", "--mark-compacted")
 
-	k := lock(t, l, "x", etcdlock.WithFences(gate))
+	k := locktest.Lock(t, l, "x", etcdlock.WithFences(gate))
 	if k.Token() <= last.Token() || k.Token() <= afterBackup.Token() {
 		t.Errorf("token %d after %d and %d", k.Token(), last.Token(), afterBackup.Token())
 	}
-	fresh := lock(t, e.locker(t), "y", etcdlock.WithFences(gate))
+	fresh := locktest.Lock(t, e.locker(t), "y", etcdlock.WithFences(gate))
 	if fresh.Token() <= k.Token() {
 		t.Errorf("token %d after %d", fresh.Token(), k.Token())
 	}
 	lostSoon(t, afterBackup)
-	if err := inBackup.Check(testContext(t)); err != nil {
+	if err := inBackup.Check(locktest.Context(t)); err != nil {
 		t.Errorf("Check of a lock that the backup knows: %v", err)
 	}
 	select {
@@ -42,9 +43,9 @@ func TestF08RestoreWithBump(t *testing.T) {
 		t.Errorf("%v: a lock that the backup knows was lost", inBackup)
 	case <-time.After(6 * time.Second): // it is renewed as before
 	}
-	unlock(t, inBackup)
-	unlock(t, k)
-	unlock(t, fresh)
+	locktest.Unlock(t, inBackup)
+	locktest.Unlock(t, k)
+	locktest.Unlock(t, fresh)
 }
 
 // TestF08RestoreWithoutBump: a process that has seen higher revisions hands out no lock, nor does one whose fence has. Each
@@ -54,20 +55,20 @@ func TestF08RestoreWithoutBump(t *testing.T) {
 	const ttl = 6 * time.Second
 	e := start(t, ttl+soon) // the second restore brings a lease back that nobody knows any more
 	l := e.locker(t, etcdlock.WithTTL(ttl))
-	unlock(t, lock(t, l, "x"))
+	locktest.Unlock(t, locktest.Lock(t, l, "x"))
 	backup := e.backup(t)
 	before := e.Revision(t)
 	gate := new(fencing.Gate)
 	last := cycles(t, l, "x", 20)
-	highest := lock(t, l, "x", etcdlock.WithFences(gate))
-	unlock(t, highest)
+	highest := locktest.Lock(t, l, "x", etcdlock.WithFences(gate))
+	locktest.Unlock(t, highest)
 
 	e.restore(t, backup)
-	_, err := l.Lock(testContext(t), "x")
+	_, err := l.Lock(locktest.Context(t), "x")
 	flags := told(t, "Lock", err)
-	_, err = l.TryLock(testContext(t), "x")
+	_, err = l.TryLock(locktest.Context(t), "x")
 	told(t, "TryLock", err)
-	_, err = e.locker(t).Lock(testContext(t), "x", etcdlock.WithFences(gate))
+	_, err = e.locker(t).Lock(locktest.Context(t), "x", etcdlock.WithFences(gate))
 	told(t, "Lock of a fresh process with a fence", err)
 	e.AssertClean(t, "", soon) // neither what was refused nor what waited for use
 
@@ -79,11 +80,11 @@ func TestF08RestoreWithoutBump(t *testing.T) {
 		t.Errorf("told to bump by %d, from %d, after token %d: %v", bump, before, highest.Token(), err)
 	}
 	e.restore(t, backup, flags...)
-	k := lock(t, l, "x", etcdlock.WithFences(gate))
+	k := locktest.Lock(t, l, "x", etcdlock.WithFences(gate))
 	if k.Token() <= last.Token() || k.Token() <= highest.Token() {
 		t.Errorf("token %d after %d", k.Token(), highest.Token())
 	}
-	unlock(t, k)
+	locktest.Unlock(t, k)
 }
 
 // TestF08RestoreUpToTheSame: a token that is just the highest revision that the process has seen is refused as well, the
@@ -98,24 +99,24 @@ func TestF08RestoreUpToTheSame(t *testing.T) {
 			e.advance(t, int64(k.Token())+5)
 		}
 	}
-	seen := lock(t, l, "x")
+	seen := locktest.Lock(t, l, "x")
 	highest := int64(seen.Token())
 
 	e.restore(t, backup)
 	lostSoon(t, seen)
 	e.AssertClean(t, "", soon)
 	e.advance(t, highest-1)
-	k, err := l.Lock(testContext(t), "y")
+	k, err := l.Lock(locktest.Context(t), "y")
 	if k != nil {
 		t.Errorf("token %d, as before", k.Token())
 	}
 	told(t, "Lock", err)
 	e.AssertClean(t, "", soon)
-	k = lock(t, l, "y")
+	k = locktest.Lock(t, l, "y")
 	if int64(k.Token()) <= highest {
 		t.Errorf("token %d after %d", k.Token(), highest)
 	}
-	unlock(t, k)
+	locktest.Unlock(t, k)
 }
 
 // TestF08RestoredKeyBlocksForATTL: a key that its process had released comes back with the backup, on a lease that the process
@@ -136,16 +137,16 @@ func TestF08RestoredKeyBlocksForATTL(t *testing.T) {
 			t.Parallel()
 			e := start(t, soon)
 			l := e.locker(t, etcdlock.WithTTL(ttl))
-			k := lock(t, l, "x")
+			k := locktest.Lock(t, l, "x")
 			<-time.After(ttl / 2) // it has been renewed by now
 			backup := e.backup(t)
-			unlock(t, k)
+			locktest.Unlock(t, k)
 			e.restore(t, backup, test.flags...)
 			back := time.Now()
 			if !e.has(t, k.Key()) {
 				t.Error("the released key did not come back")
 			}
-			ctx := testContext(t)
+			ctx := locktest.Context(t)
 			stop, stopped := make(chan struct{}), make(chan error, 1)
 			go func() {
 				for test.busy {
@@ -168,13 +169,13 @@ func TestF08RestoredKeyBlocksForATTL(t *testing.T) {
 					t.Errorf("the busy one: %v", err)
 				}
 			}()
-			next := lock(t, e.locker(t), "x")
+			next := locktest.Lock(t, e.locker(t), "x")
 			took := time.Since(back)
 			t.Logf("free %v after the restore", took)
 			if took > ttl+500*time.Millisecond { // etcd looks for expired leases every 500 ms
 				t.Errorf("blocked for %v", took)
 			}
-			unlock(t, next)
+			locktest.Unlock(t, next)
 		})
 	}
 }
@@ -187,11 +188,11 @@ func TestF08RestoreUnseen(t *testing.T) {
 	backup := e.backup(t)
 	last := cycles(t, e.locker(t), "x", 10)
 	e.restore(t, backup)
-	k := lock(t, e.locker(t), "x")
+	k := locktest.Lock(t, e.locker(t), "x")
 	if k.Token() > last.Token() {
 		t.Errorf("token %d after %d: this was meant to show that it is not above", k.Token(), last.Token())
 	}
-	unlock(t, k)
+	locktest.Unlock(t, k)
 }
 
 // TestF08RestoreUpToTheMark shows the other limit: when a restored etcd, without a bump, has reached a fence's mark again,
@@ -202,17 +203,17 @@ func TestF08RestoreUpToTheMark(t *testing.T) {
 	backup := e.backup(t)
 	gate := new(fencing.Gate)
 	cycles(t, e.locker(t), "x", 10)
-	former := lock(t, e.locker(t), "x", etcdlock.WithFences(gate))
-	unlock(t, former)
+	former := locktest.Lock(t, e.locker(t), "x", etcdlock.WithFences(gate))
+	locktest.Unlock(t, former)
 
 	e.restore(t, backup)
 	e.advance(t, int64(former.Token())-1)
-	k := lock(t, e.locker(t), "x", etcdlock.WithFences(gate))
+	k := locktest.Lock(t, e.locker(t), "x", etcdlock.WithFences(gate))
 	if k.Token() != former.Token() {
 		t.Errorf("token %d, want %d once more", k.Token(), former.Token())
 	}
-	if err := gate.Advance(testContext(t), former.Token()); err != nil {
+	if err := gate.Advance(locktest.Context(t), former.Token()); err != nil {
 		t.Errorf("the former holder: %v", err)
 	}
-	unlock(t, k)
+	locktest.Unlock(t, k)
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/revfence/revfence/fencing"
 	"github.com/revfence/revfence/internal/etcdtest"
 	"github.com/revfence/revfence/internal/faultkit"
+	"github.com/revfence/revfence/internal/locktest"
 )
 
 // What a lock does is tested at length on the etcd that the module requires. These are the parts that rest on what a
@@ -38,7 +39,7 @@ func TestEtcd36(t *testing.T) { testVersion(t, "etcd36", "3.6.16", "") }
 func testVersion(t *testing.T, module, version, minimum string) {
 	bin := build(t, module)
 	s := start(t, bin)
-	resp, err := s.admin.Status(testContext(t), s.client)
+	resp, err := s.admin.Status(locktest.Context(t), s.client)
 	if err != nil || resp.Version != version {
 		t.Fatalf("server of %s: %v, %v", module, resp, err)
 	}
@@ -54,22 +55,6 @@ func testVersion(t *testing.T, module, version, minimum string) {
 	}
 }
 
-func lock(t testing.TB, l *etcdlock.Locker, name string) *etcdlock.Lock {
-	t.Helper()
-	k, err := l.Lock(testContext(t), name)
-	if err != nil {
-		t.Fatalf("Lock %q: %v", name, err)
-	}
-	return k
-}
-
-func unlock(t testing.TB, k *etcdlock.Lock) {
-	t.Helper()
-	if err := k.Unlock(testContext(t)); err != nil {
-		t.Errorf("Unlock %q: %v", k.Name(), err)
-	}
-}
-
 // lost waits for the end of a lock by loss.
 func lost(t testing.TB, k *etcdlock.Lock, within time.Duration) *etcdlock.LostError {
 	t.Helper()
@@ -82,7 +67,7 @@ func lost(t testing.TB, k *etcdlock.Lock, within time.Duration) *etcdlock.LostEr
 	if !errors.As(context.Cause(k.Context()), &lost) {
 		t.Fatalf("%v: ended with %v", k, context.Cause(k.Context()))
 	}
-	if err := k.Unlock(testContext(t)); !errors.Is(err, etcdlock.ErrLost) {
+	if err := k.Unlock(locktest.Context(t)); !errors.Is(err, etcdlock.ErrLost) {
 		t.Errorf("Unlock of a lost lock: %v", err)
 	}
 	return lost
@@ -101,7 +86,7 @@ func kept(t testing.TB, k *etcdlock.Lock, d time.Duration, what string) {
 // watched waits until a client has asked for a watch. If it begins late, a read makes up for that.
 func watched(t testing.TB, calls *etcdtest.Counter) {
 	t.Helper()
-	for deadline := time.Now().Add(testLimit); calls.Snapshot().Sent[etcdtest.Watch] == 0; {
+	for deadline := time.Now().Add(locktest.Limit); calls.Snapshot().Sent[etcdtest.Watch] == 0; {
 		if time.Now().After(deadline) {
 			t.Fatal("the key is not watched")
 		}
@@ -125,11 +110,11 @@ func contention(t *testing.T, bin string) {
 	}
 	var wg sync.WaitGroup
 	for range 2 {
-		l := locker(t, s.connect(t))
+		l := locktest.New(t, s.connect(t))
 		for range workers {
 			wg.Go(func() {
 				for range rounds {
-					k, err := l.Lock(testContext(t), "busy")
+					k, err := l.Lock(locktest.Context(t), "busy")
 					if err != nil {
 						t.Error(err)
 						return
@@ -141,7 +126,7 @@ func contention(t *testing.T, bin string) {
 					last = k.Token()
 					mu.Unlock()
 					critical()
-					unlock(t, k)
+					locktest.Unlock(t, k)
 				}
 			})
 		}
@@ -153,12 +138,12 @@ func contention(t *testing.T, bin string) {
 	wg.Go(func() {
 		stock := concurrency.NewMutex(session, "/revfence/busy")
 		for range rounds {
-			if err := stock.Lock(testContext(t)); err != nil {
+			if err := stock.Lock(locktest.Context(t)); err != nil {
 				t.Error(err)
 				return
 			}
 			critical()
-			if err := stock.Unlock(testContext(t)); err != nil {
+			if err := stock.Unlock(locktest.Context(t)); err != nil {
 				t.Error(err)
 			}
 		}
@@ -172,9 +157,9 @@ func contention(t *testing.T, bin string) {
 func deletion(t *testing.T, bin string) {
 	s := start(t, bin)
 	var calls etcdtest.Counter
-	k := lock(t, locker(t, s.connect(t, etcdtest.Counted(&calls))), "x")
+	k := locktest.Lock(t, locktest.New(t, s.connect(t, etcdtest.Counted(&calls))), "x")
 	watched(t, &calls)
-	if _, err := s.admin.Delete(testContext(t), k.Key()); err != nil {
+	if _, err := s.admin.Delete(locktest.Context(t), k.Key()); err != nil {
 		t.Fatal(err)
 	}
 	if e := lost(t, k, time.Second); e.Reason != etcdlock.ReasonKeyGone {
@@ -185,13 +170,13 @@ func deletion(t *testing.T, bin string) {
 func revoke(t *testing.T, bin string) {
 	s := start(t, bin)
 	var calls etcdtest.Counter
-	k := lock(t, locker(t, s.connect(t, etcdtest.Counted(&calls))), "x")
+	k := locktest.Lock(t, locktest.New(t, s.connect(t, etcdtest.Counted(&calls))), "x")
 	watched(t, &calls)
-	leases, err := s.admin.Leases(testContext(t))
+	leases, err := s.admin.Leases(locktest.Context(t))
 	if err != nil || len(leases.Leases) != 1 {
 		t.Fatalf("leases: %v, %v", leases, err)
 	}
-	if _, err := s.admin.Revoke(testContext(t), leases.Leases[0].ID); err != nil {
+	if _, err := s.admin.Revoke(locktest.Context(t), leases.Leases[0].ID); err != nil {
 		t.Fatal(err)
 	}
 	if e := lost(t, k, time.Second); e.Reason != etcdlock.ReasonKeyGone && e.Reason != etcdlock.ReasonLeaseGone {
@@ -203,10 +188,10 @@ func revoke(t *testing.T, bin string) {
 func renewal(t *testing.T, bin string) {
 	const ttl = 2 * time.Second
 	s := start(t, bin)
-	k := lock(t, locker(t, s.connect(t), etcdlock.WithTTL(ttl)), "x")
+	k := locktest.Lock(t, locktest.New(t, s.connect(t), etcdlock.WithTTL(ttl)), "x")
 	next := make(chan *etcdlock.Lock, 1)
-	waiter := locker(t, s.connect(t), etcdlock.WithTTL(ttl))
-	ctx := testContext(t)
+	waiter := locktest.New(t, s.connect(t), etcdlock.WithTTL(ttl))
+	ctx := locktest.Context(t)
 	go func() {
 		n, err := waiter.Lock(ctx, "x")
 		if err != nil {
@@ -215,15 +200,15 @@ func renewal(t *testing.T, bin string) {
 		next <- n
 	}()
 	kept(t, k, 7*ttl/2, "renewed")
-	if err := k.Check(testContext(t)); err != nil {
+	if err := k.Check(locktest.Context(t)); err != nil {
 		t.Errorf("Check: %v", err)
 	}
-	unlock(t, k)
+	locktest.Unlock(t, k)
 	if n := <-next; n != nil {
 		if n.Token() <= k.Token() {
 			t.Errorf("token %d after %d", n.Token(), k.Token())
 		}
-		unlock(t, n)
+		locktest.Unlock(t, n)
 	}
 }
 
@@ -232,59 +217,59 @@ func watchdog(t *testing.T, bin string) {
 	const ttl = 5 * time.Second
 	s := start(t, bin)
 	proxies := []*faultkit.Proxy{faultkit.NewProxy(t, s.client), faultkit.NewProxy(t, s.client)}
-	k := lock(t, locker(t, s.connect(t, etcdtest.Via(proxies[0].Addr(), proxies[1].Addr())), etcdlock.WithTTL(ttl)), "x")
+	k := locktest.Lock(t, locktest.New(t, s.connect(t, etcdtest.Via(proxies[0].Addr(), proxies[1].Addr())), etcdlock.WithTTL(ttl)), "x")
 	for i, p := range proxies {
 		p.BlackHole()
 		kept(t, k, 3*ttl/2, fmt.Sprintf("way %d silent", i))
 		p.Heal()
 		kept(t, k, time.Second, "healed")
 	}
-	unlock(t, k)
+	locktest.Unlock(t, k)
 }
 
 // lostReply: the transaction that takes the lock is applied, and its answer lost.
 func lostReply(t *testing.T, bin string) {
 	s := start(t, bin)
 	var calls faultkit.Calls
-	l := locker(t, s.connect(t, etcdtest.Unary(calls.Unary)))
+	l := locktest.New(t, s.connect(t, etcdtest.Unary(calls.Unary)))
 	fault := calls.Lost(func(_ string, req any) bool {
 		r, ok := req.(*pb.TxnRequest)
 		return ok && len(r.Success) > 0 && r.Success[0].GetRequestPut() != nil
 	}, 1, status.Error(codes.Unavailable, "reply lost"))
-	k := lock(t, l, "x")
+	k := locktest.Lock(t, l, "x")
 	if fault.Hits() != 1 {
 		t.Errorf("%d replies lost", fault.Hits())
 	}
-	if err := k.Check(testContext(t)); err != nil {
+	if err := k.Check(locktest.Context(t)); err != nil {
 		t.Errorf("Check: %v", err)
 	}
-	unlock(t, k)
+	locktest.Unlock(t, k)
 }
 
 func tryLock(t *testing.T, bin string) {
 	s := start(t, bin)
-	k := lock(t, locker(t, s.connect(t), etcdlock.WithIdentity("somebody")), "x")
-	l := locker(t, s.connect(t))
+	k := locktest.Lock(t, locktest.New(t, s.connect(t), etcdlock.WithIdentity("somebody")), "x")
+	l := locktest.New(t, s.connect(t))
 	var locked *etcdlock.LockedError
-	if _, err := l.TryLock(testContext(t), "x"); !errors.As(err, &locked) || locked.Holder != "somebody" || locked.Key != k.Key() {
+	if _, err := l.TryLock(locktest.Context(t), "x"); !errors.As(err, &locked) || locked.Holder != "somebody" || locked.Key != k.Key() {
 		t.Errorf("TryLock of a taken name: %v", err)
 	}
-	unlock(t, k)
-	second, err := l.TryLock(testContext(t), "x")
+	locktest.Unlock(t, k)
+	second, err := l.TryLock(locktest.Context(t), "x")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if second.Token() <= k.Token() {
 		t.Errorf("token %d after %d", second.Token(), k.Token())
 	}
-	unlock(t, second)
+	locktest.Unlock(t, second)
 }
 
 // transaction: applied for the holder, and in no part for a former one.
 func transaction(t *testing.T, bin string) {
 	s := start(t, bin)
-	k := lock(t, locker(t, s.connect(t)), "x")
-	ctx := testContext(t)
+	k := locktest.Lock(t, locktest.New(t, s.connect(t)), "x")
+	ctx := locktest.Context(t)
 	if resp, err := k.Txn(ctx).Then(clientv3.OpPut("data", "first")).Commit(); err != nil || !resp.Succeeded {
 		t.Errorf("transaction of the holder: %v, %v", resp, err)
 	}
@@ -310,8 +295,8 @@ func transaction(t *testing.T, bin string) {
 // restart: a lock outlives a server that is killed and comes back, and so does a place in the queue.
 func restart(t *testing.T, bin string) {
 	s := start(t, bin)
-	k := lock(t, locker(t, s.connect(t)), "x")
-	waiter, ctx := locker(t, s.connect(t)), testContext(t)
+	k := locktest.Lock(t, locktest.New(t, s.connect(t)), "x")
+	waiter, ctx := locktest.New(t, s.connect(t)), locktest.Context(t)
 	next := make(chan *etcdlock.Lock, 1)
 	go func() {
 		n, err := waiter.Lock(ctx, "x")
@@ -337,12 +322,12 @@ func restart(t *testing.T, bin string) {
 	for k.Check(ctx) != nil && ctx.Err() == nil {
 		kept(t, k, 100*time.Millisecond, "restarted")
 	}
-	unlock(t, k)
+	locktest.Unlock(t, k)
 	if n := <-next; n != nil {
 		if n.Token() <= k.Token() {
 			t.Errorf("token %d after %d", n.Token(), k.Token())
 		}
-		unlock(t, n)
+		locktest.Unlock(t, n)
 	}
 }
 
@@ -355,14 +340,14 @@ func warning(t *testing.T, bin, minimum string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	unlock(t, lock(t, l, "x"))
-	for deadline := time.Now().Add(testLimit); calls.Snapshot().Unary[etcdtest.Status] == 0 && time.Now().Before(deadline); {
+	locktest.Unlock(t, locktest.Lock(t, l, "x"))
+	for deadline := time.Now().Add(locktest.Limit); calls.Snapshot().Unary[etcdtest.Status] == 0 && time.Now().Before(deadline); {
 		pass(10 * time.Millisecond)
 	}
-	k := lock(t, l, "x")
+	k := locktest.Lock(t, l, "x")
 	kept(t, k, 500*time.Millisecond, "asked") // and answered
-	unlock(t, k)
-	if err := l.Close(testContext(t)); err != nil {
+	locktest.Unlock(t, k)
+	if err := l.Close(locktest.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 	warned := ""

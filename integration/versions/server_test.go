@@ -14,9 +14,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
 
-	"github.com/revfence/revfence/etcdlock"
 	"github.com/revfence/revfence/internal/etcdtest"
 	"github.com/revfence/revfence/internal/faultkit"
+	"github.com/revfence/revfence/internal/locktest"
 )
 
 // The kernel ends a child with its parent by an order that is the child's first thread's. Only if that becomes etcd does the
@@ -29,18 +29,10 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	testLimit = 30 * time.Second
-	soon      = 3 * time.Second // what is done in the background takes no longer while etcd is well
+	soon = 3 * time.Second // what is done in the background takes no longer while etcd is well
 	// startTries bounds the starts of a server whose ports another process may take first.
 	startTries = 5
 )
-
-func testContext(t testing.TB) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), testLimit)
-	t.Cleanup(cancel)
-	return ctx
-}
 
 // build makes the server program that a module below this one names.
 func build(t testing.TB, module string) string {
@@ -102,7 +94,7 @@ func start(t testing.TB, bin string) *server {
 
 // ready waits until the server answers, or has ended.
 func (s *server) ready() bool {
-	for deadline := time.Now().Add(testLimit); s.Running() && time.Now().Before(deadline); pass(10 * time.Millisecond) {
+	for deadline := time.Now().Add(locktest.Limit); s.Running() && time.Now().Before(deadline); pass(10 * time.Millisecond) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		_, err := s.admin.Get(ctx, "ready", clientv3.WithCountOnly())
 		cancel()
@@ -117,21 +109,6 @@ func (s *server) ready() bool {
 func (s *server) connect(t testing.TB, opts ...etcdtest.ClientOption) *clientv3.Client {
 	t.Helper()
 	return etcdtest.NewClient(t, []string{s.client}, opts...)
-}
-
-// locker returns a Locker on a client, closed at the end of the test.
-func locker(t testing.TB, c *clientv3.Client, opts ...etcdlock.Option) *etcdlock.Locker {
-	t.Helper()
-	l, err := etcdlock.New(c, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := l.Close(testContext(t)); err != nil {
-			t.Errorf("Close: %v", err)
-		}
-	})
-	return l
 }
 
 // pass lets time go by, between looks at a condition, or where the passing of time is what is tested.

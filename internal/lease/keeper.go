@@ -64,8 +64,8 @@ func NewKeeper(c Config) *Keeper {
 var errClosed = errors.New("lease: keeper closed")
 
 // Grant asks for a lease and renews it from then on. The id is chosen here, so
-// that after an error, when the lease may exist all the same, id says which
-// one to revoke. margin is for ttl, and grows with it if etcd grants more.
+// that after an error id says which one may exist all the same, and is to be
+// revoked: 0 if none. margin is for ttl, and grows with it if etcd grants more.
 // onEnd is called once, when the lease has ended without Stop.
 func (k *Keeper) Grant(ctx context.Context, ttl, margin time.Duration, onEnd func(End, error)) (l *Lease, id clientv3.LeaseID, err error) {
 	sent := k.Clock.Now()
@@ -97,12 +97,18 @@ func (k *Keeper) GrantFixed(ctx context.Context, ttl time.Duration) (granted tim
 		id = clientv3.LeaseID(req.ID)
 		var repeated bool
 		resp, repeated, err = k.grant(ctx, req)
+		if !repeated && call.Definite(err) {
+			id = 0
+		}
 		if rpctypes.Error(err) != rpctypes.ErrLeaseExist {
 			break
 		}
 		if repeated {
 			// The first copy is ours, granted after the call began.
 			resp, err = &pb.LeaseGrantResponse{ID: req.ID, TTL: req.TTL}, nil
+			k.mu.Lock()
+			delete(k.granting, id)
+			k.mu.Unlock()
 			break
 		}
 		// Somebody else's, who would hold the same key: to be left alone.
@@ -153,7 +159,7 @@ func (k *Keeper) grant(ctx context.Context, req *pb.LeaseGrantRequest) (resp *pb
 	k.mu.Unlock()
 	select {
 	case <-g.answered:
-		if failed == nil || call.Definite(failed) { // else whoever asked revokes it
+		if failed == nil || call.Definite(failed) && !tries.Unsure() { // else whoever asked revokes it
 			k.mu.Lock()
 			delete(k.granting, id)
 			k.mu.Unlock()

@@ -2,7 +2,6 @@ package view
 
 import (
 	"context"
-	"sync/atomic"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -17,15 +16,14 @@ type View struct {
 	Floor *Floor
 
 	kv      clientv3.KV
-	watcher clientv3.Watcher
-	streams atomic.Int64 // of watches, so far given up
-	static  bool         // the auth token was given, and cannot be fetched again
+	streams *streams // for watches
+	static  bool     // the auth token was given, and cannot be fetched again
 }
 
 // New returns a view of base. ctx ends everything that runs on it; the user's
 // client is never closed.
 func New(ctx context.Context, base *clientv3.Client, lease clientv3.Lease) *View {
-	v := &View{Client: clientv3.NewCtxClient(ctx), Floor: new(Floor), kv: observed(base), watcher: base.Watcher, static: base.Token != ""}
+	v := &View{Client: clientv3.NewCtxClient(ctx), Floor: new(Floor), kv: observed(base), streams: newStreams(ctx, base), static: base.Token != ""}
 	v.Client.KV = kv{v.kv, v}
 	v.Client.Watcher = watcher{base.Watcher, v}
 	v.Client.Lease = lease

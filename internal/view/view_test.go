@@ -166,7 +166,7 @@ func TestGoneIgnoresThePast(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		events := make(chan clientv3.WatchResponse, 1)
 		events <- clientv3.WatchResponse{Events: []*clientv3.Event{e}}
-		v := &View{Floor: new(Floor), watcher: fixedWatcher{events: events}}
+		v := &View{Floor: new(Floor), streams: &streams{now: &stream{Watcher: fixedWatcher{events: events}}}}
 		done := make(chan bool, 1)
 		go func() {
 			gone, _ := v.watchOnce(ctx, Target{Key: "k", Rev: 10, Every: time.Hour}, time.NewTimer(time.Hour), func() {})

@@ -3,12 +3,10 @@ package view
 import (
 	"context"
 	"errors"
-	"strconv"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc/metadata"
 
 	"github.com/revfence/revfence/internal/call"
 )
@@ -122,8 +120,9 @@ func (v *View) Gone(ctx context.Context, t Target) error {
 // watchOnce watches until the key is gone or the watch ends. It calls stands once
 // the server has the watch.
 func (v *View) watchOnce(ctx context.Context, t Target, tick *time.Timer, stands func()) (bool, error) {
-	stream := v.streams.Load()
-	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(onStream(ctx, stream)))
+	stream, ctx := v.streams.join(ctx)
+	defer v.streams.part(stream)
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
 	key := func(ctx context.Context) (bool, error) { return v.gone(ctx, t) }
 	first := t.First
@@ -136,10 +135,10 @@ func (v *View) watchOnce(ctx context.Context, t Target, tick *time.Timer, stands
 	}
 	// Watch returns when the server has the watch, which may be never.
 	slow := time.AfterFunc(t.Every, cancel)
-	events := v.watcher.Watch(ctx, t.Key, opts...)
+	events := stream.Watch(ctx, t.Key, opts...)
 	if !slow.Stop() {
-		v.leaveStream(stream) // clientv3 begins no other watch on a stream before this one stands
-		return false, nil     // the caller reads the key
+		v.streams.leave(stream) // clientv3 begins no other watch on a stream before this one stands
+		return false, nil       // the caller reads the key
 	}
 	for {
 		var look func(context.Context) (bool, error)
@@ -150,7 +149,7 @@ func (v *View) watchOnce(ctx context.Context, t Target, tick *time.Timer, stands
 			}
 			if resp.Err() != nil {
 				if resp.CompactRevision == 0 { // refused, and so would be the next on the same stream
-					v.leaveStream(stream)
+					v.streams.leave(stream)
 				}
 				return false, nil
 			}
@@ -178,20 +177,6 @@ func (v *View) watchOnce(ctx context.Context, t Target, tick *time.Timer, stands
 			return gone, err // if unsure, to watch and look again
 		}
 	}
-}
-
-// leaveStream has later watches begin on another stream than the n-th.
-func (v *View) leaveStream(n int64) { v.streams.CompareAndSwap(n, n+1) }
-
-// onStream keeps watches off streams of clientv3 that were left. It shares
-// a stream among the watches of one outgoing metadata, and authenticates only
-// when it opens it: once the token of that moment has expired, no new watch on
-// it would ever stand.
-func onStream(ctx context.Context, n int64) context.Context {
-	if n == 0 {
-		return ctx
-	}
-	return metadata.AppendToOutgoingContext(ctx, "revfence-watch", strconv.FormatInt(n, 10))
 }
 
 func (t Target) ends(e *clientv3.Event) bool {
