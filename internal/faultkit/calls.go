@@ -154,11 +154,14 @@ func (c *Calls) Unary(ctx context.Context, method string, req, reply any, cc *gr
 	}
 	var tell []func(error) // how the call ended, as far as the caller is to know
 	opts = slices.DeleteFunc(slices.Clone(opts), func(o grpc.CallOption) bool {
-		f, ok := o.(grpc.OnFinishCallOption)
-		if ok {
-			tell = append(tell, f.OnFinish)
+		switch o := o.(type) {
+		case grpc.OnFinishCallOption:
+			tell = append(tell, o.OnFinish)
+		case grpc.PeerCallOption, grpc.HeaderCallOption, grpc.TrailerCallOption: // of a caller who may have gone
+		default:
+			return false
 		}
-		return ok
+		return true
 	})
 	err := f.apply(call{ctx, reply, func(ctx context.Context, reply any) error {
 		return invoke(ctx, method, req, reply, cc, opts...)
