@@ -16,7 +16,7 @@ import (
 )
 
 // atOnce is how many cells of the table are under way: most of them wait.
-const atOnce = 64
+const atOnce = 5 * parallel
 
 // TestFaultTable: every call that the library makes, under every fault. The operation returns in time, and its lock is
 // then held, or not, or free within the TTL; never is a name wedged, nor a key or a lease left that is renewed for nobody.
