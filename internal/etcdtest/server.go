@@ -156,7 +156,8 @@ func (s *Server) ready() error {
 		}
 		s.admin = admin
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
+	s.admin.ActiveConnection().ResetConnectBackoff() // it may have been down for long
+	ctx, cancel := context.WithTimeout(context.Background(), readyTimeout)
 	defer cancel()
 	if _, err := s.admin.MemberList(ctx); err != nil {
 		return fmt.Errorf("first call: %w", err)
