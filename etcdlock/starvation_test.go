@@ -63,7 +63,7 @@ func TestF33OneDenied(t *testing.T) {
 // given up. etcd does not answer the renewal of such a lease, nor any other that comes after it on the same stream, before
 // it has come to revoke it.
 func TestF33ManyExpired(t *testing.T) {
-	const crowd, crowdTTL, ttl = 20_000, 5 * time.Second, 3 * time.Second
+	const crowd, crowdTTL, ttl = 20_000 / min(slowness, 3), 5 * time.Second, 3 * time.Second
 	srv := etcdtest.Start(t) // which is still busy with the crowd at the end
 	ctx := testContext(t)
 	l := clientLocker(t, srv, etcdlock.WithTTL(ttl))

@@ -45,7 +45,7 @@ func TestF19CancellationStorm(t *testing.T) {
 	}
 	t.Logf("-storm.seed=%d", seed)
 	// Long enough for nothing to be free because its TTL has passed.
-	const total, workers, ttl = 10_000, 4, 20 * time.Second
+	const total, workers, ttl = 10_000 / slowness, 4, 20 * time.Second
 	srv := startClean(t, soon)
 	s := &storm{t: t, srv: srv, proxy: faultkit.NewProxy(t, srv.Endpoint())}
 	for i := range 4 {
@@ -116,7 +116,7 @@ func (s *storm) call(rnd *rand.Rand, l *etcdlock.Locker) {
 	if rnd.IntN(2) == 0 {
 		acquire = l.TryLock
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rnd.Int64N(int64(20*time.Millisecond))))
+	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rnd.Int64N(int64(slowness*20*time.Millisecond))))
 	defer cancel()
 	k, err := acquire(ctx, lockName(name))
 	switch {
